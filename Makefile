@@ -1,0 +1,49 @@
+# make demo   sets up and measures the bundled model on the bundled images
+# make test   sets up and runs every test
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check bench docs clean
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null)
+
+help:
+	@sed -n 's/^# //p' Makefile
+	@echo "also:       setup  test-slow  check  bench  docs  clean"
+
+setup: $(VENV)/.ready
+
+# PIP_FIND_LINKS is emptied so that torch and torchvision come from one place and fit together.
+$(VENV)/.ready: pyproject.toml
+ifdef UV
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+	$(UV) pip install --quiet --python $(BIN)/python --editable '.[dev]'
+else
+	$(PYTHON) -m venv $(VENV)
+	PIP_FIND_LINKS= $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+endif
+	@touch $@
+
+demo: setup
+	$(BIN)/faithscope demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python benchmarks/overhead.py
+
+docs: setup
+	$(BIN)/python docs/build.py
+
+clean:
+	rm -rf $(VENV) faithscope-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

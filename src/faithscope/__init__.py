@@ -1,0 +1,79 @@
+"""faithscope: does this explanation tell the truth about this model?
+
+Nothing heavy is imported until a name is used, so that the command line answers at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from faithscope.api import evaluate, explain
+    from faithscope.data import load_data
+    from faithscope.errors import FaithscopeError
+    from faithscope.evaluation import Evaluation, Forecast, prepare
+    from faithscope.methods import Evidence, Method, layer_method, method, register_method
+    from faithscope.metrics import Metric, metric, register_metric, saco
+    from faithscope.models import Model, load_model, wrap
+    from faithscope.results import Result, load_result
+
+_HOMES = {
+    "Evidence": "methods",
+    "FaithscopeError": "errors",
+    "Evaluation": "evaluation",
+    "Forecast": "evaluation",
+    "Method": "methods",
+    "Metric": "metrics",
+    "Model": "models",
+    "Result": "results",
+    "evaluate": "api",
+    "explain": "api",
+    "layer_method": "methods",
+    "load_data": "data",
+    "load_model": "models",
+    "load_result": "results",
+    "method": "methods",
+    "metric": "metrics",
+    "prepare": "evaluation",
+    "register_method": "methods",
+    "register_metric": "metrics",
+    "saco": "metrics",
+    "wrap": "models",
+}
+__all__ = [
+    "Evaluation",
+    "Evidence",
+    "FaithscopeError",
+    "Forecast",
+    "Method",
+    "Metric",
+    "Model",
+    "Result",
+    "evaluate",
+    "explain",
+    "layer_method",
+    "load_data",
+    "load_model",
+    "load_result",
+    "method",
+    "metric",
+    "prepare",
+    "register_method",
+    "register_metric",
+    "saco",
+    "wrap",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'faithscope' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"faithscope.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

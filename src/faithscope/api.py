@@ -1,0 +1,151 @@
+"""The public calls: explain and evaluate. Everything else hangs below them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from faithscope.data import ImageData, as_image_data, image_digests
+from faithscope.errors import FaithscopeError, choose
+from faithscope.evaluation import Advance, ModelLike, prepare
+from faithscope.methods import Method, MethodLike, explain_batch, resolve_methods
+from faithscope.metrics import MetricLike
+from faithscope.models import Model, as_model, undisturbed
+from faithscope.perturb import UNITS, to_patches, to_pixels
+from faithscope.results import Result
+
+
+def explain(
+    model: ModelLike,
+    images: Tensor,
+    methods: MethodLike | Iterable[MethodLike],
+    *,
+    target: Tensor | int | None = None,
+    units: str = "pixels",
+    upsample: str = "bilinear",
+    seed: int = 0,
+) -> Tensor | dict[str, Tensor]:
+    """Explain images by one method or several, sharing the passes they need.
+
+    Args:
+        model: a Model, a torch module or a name.
+        images: [B, C, H, W], float, normalised for the model.
+        methods: a name, a Method or a function; a list (or "all") gives a dict by label.
+        target: class to explain, an int or [B]; None is the predicted class.
+        units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w].
+        upsample: how patch maps become pixel maps, "bilinear" or "nearest".
+        seed: of random methods.
+    """
+    model = as_model(model)
+    choose("units", units, UNITS)
+    as_image_data(images)
+    if not torch.isfinite(images).all():
+        raise FaithscopeError(
+            "The images hold NaN or infinite values: there is nothing to explain."
+        )
+    images = images.to(model.device)
+    chosen = resolve_methods(methods)
+    size = (images.shape[-2], images.shape[-1])
+    goal = _explain_target(model, images, target)
+    pairs = [(method, 0) for method in chosen]
+    maps = explain_batch(model, images, goal, pairs, keys=image_digests(images), seed=seed)
+    by_label = {
+        method.label: to_pixels(values, size, upsample)
+        if units == "pixels"
+        else to_patches(values, model.require_grid(images, "units='patches'"))
+        for method, values in zip(chosen, maps, strict=True)
+    }
+    single = isinstance(methods, Method) or callable(methods)
+    if single or (isinstance(methods, str) and methods not in ("all", "registered")):
+        return by_label[chosen[0].label]
+    return by_label
+
+
+def evaluate(
+    model: ModelLike,
+    images: Tensor | np.ndarray | ImageData | Iterable[Any] | str | Path,
+    methods: MethodLike | Iterable[MethodLike] | None = None,
+    metrics: MetricLike | Iterable[MetricLike] = "all",
+    *,
+    labels: Tensor | Iterable[int] | None = None,
+    maps: Mapping[str, Tensor | np.ndarray] | None = None,
+    target: str | int | Tensor = "predicted",
+    k: int | str = 10,
+    fill: str = "mean",
+    units: str = "pixels",
+    upsample: str = "bilinear",
+    ties: str = "ascending",
+    group: str = "sum",
+    random_draws: int = 3,
+    seed: int = 0,
+    precision: str = "auto",
+    batch_size: int | str = "auto",
+    advance: Advance | None = None,
+) -> Result:
+    """Measure how faithful explanations are to the model they explain.
+
+    Every perturbed input that any metric needs of any map is run once; random attribution, matched
+    in granularity, is always in the run.
+
+    Args:
+        model: a Model, a torch module or a name.
+        images: [B, C, H, W] normalised for the model, a list, a loader, a data set, a folder or
+            "bundled:cifar10".
+        methods: names, Methods or functions (module, images, target) -> maps; "all" are the
+            papers'. The default is "all", or none if `maps` are given.
+        metrics: names, Metrics or functions of Responses; "all" are the papers' five.
+        labels: [B], for `auc`, target="label" and accuracy.
+        maps: maps from anywhere, by name: [B, H, W], or [B, h, w] in the model's patch grid.
+        target: whose probability is watched: "predicted", "label", a class or [B].
+        k: SaCo's number of groups, or "auto" to choose it per map.
+        fill: what replaces removed units: mean, black, noise, blur, inpaint.
+        units: what is ranked and removed: "pixels" or whole "patches".
+        upsample: how patch maps become pixel maps: "bilinear" or "nearest".
+        ties: order of equal salience: by "ascending" or "descending" index.
+        group: salience of a SaCo group: "sum" (the paper's) or "mean".
+        random_draws: draws of random attribution, averaged per sample; 0 leaves it out.
+        seed: of everything random.
+        precision: of the perturbed passes: auto, fp64, fp32, tf32, fp16, bf16.
+        batch_size: inputs per model call; "auto" chooses once.
+        advance: called with the number of passes just made, for a progress bar.
+    """
+    evaluation = prepare(
+        model,
+        images,
+        methods,
+        metrics,
+        labels=labels,
+        maps=maps,
+        target=target,
+        k=k,
+        fill=fill,
+        units=units,
+        upsample=upsample,
+        ties=ties,
+        group=group,
+        random_draws=random_draws,
+        seed=seed,
+        precision=precision,
+        batch_size=batch_size,
+    )
+    return evaluation.run(advance)
+
+
+def _explain_target(model: Model, images: Tensor, target: Tensor | int | None) -> Tensor:
+    if target is None:
+        with undisturbed(model.module), torch.no_grad():
+            return model.logits(images).argmax(-1)
+    goal = torch.as_tensor(target, device=images.device).to(torch.int64)
+    if goal.ndim == 0:
+        goal = goal.expand(len(images))
+    if goal.shape != (len(images),):
+        raise FaithscopeError(
+            f"target must be a class or one class for each of the {len(images)} images, got shape "
+            f"{list(goal.shape)}."
+        )
+    return goal

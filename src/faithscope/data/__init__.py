@@ -1,0 +1,23 @@
+"""Images to explain: in memory, in folders, from loaders, and the bundled sample."""
+
+from faithscope.data.images import (
+    Batch,
+    ImageData,
+    Skipped,
+    as_image_data,
+    image_digests,
+    load_data,
+    preprocess,
+    read_image,
+)
+
+__all__ = [
+    "Batch",
+    "ImageData",
+    "Skipped",
+    "as_image_data",
+    "image_digests",
+    "load_data",
+    "preprocess",
+    "read_image",
+]

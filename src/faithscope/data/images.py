@@ -1,0 +1,344 @@
+"""Images to explain: tensors and arrays, folders, loaders, the bundled sample.
+
+A data set yields batches of one shape. An image that cannot be used costs that image: it is left
+out, named and counted, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from faithscope.errors import FaithscopeError, unknown
+from faithscope.models import BUNDLE, Model
+
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An image that was left out, and why."""
+
+    sample: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A few images of one shape, normalised for the model.
+
+    Shapes: images [B, C, H, W]; labels int64 [B] or None; positions are places in the data set.
+    """
+
+    images: Tensor
+    labels: Tensor | None
+    samples: tuple[str, ...]
+    keys: tuple[str, ...]
+    positions: tuple[int, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+    def split(self, size: int) -> Iterator[Batch]:
+        """Cut into batches of at most `size` images; none for a batch without images."""
+        for start in range(0, len(self.images), size):
+            part = slice(start, start + size)
+            labels = None if self.labels is None else self.labels[part]
+            samples, keys, positions = self.samples[part], self.keys[part], self.positions[part]
+            yield Batch(self.images[part], labels, samples, keys, positions)
+
+
+class ImageData(Protocol):
+    """What the engine asks of a data set."""
+
+    @property
+    def name(self) -> str:
+        """What the data is called in tables."""
+        ...
+
+    def __len__(self) -> int:
+        """How many images there are, the unusable ones included."""
+        ...
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Batches of at most `size` images of one shape."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class TensorImages:
+    """Images in memory, normalised for the model: one tensor, or a list of several shapes."""
+
+    images: Tensor | Sequence[Tensor]
+    labels: Tensor | None = None
+    name: str = "tensor"
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Images of one shape together, in order; those with NaN or infinity left out."""
+        shapes: dict[tuple[int, ...], list[int]] = {}
+        for position, image in enumerate(self.images):
+            shapes.setdefault(tuple(image.shape), []).append(position)
+        for positions in shapes.values():
+            for start in range(0, len(positions), size):
+                yield self._batch(positions[start : start + size])
+
+    def _batch(self, positions: list[int]) -> Batch:
+        images = torch.stack([self.images[position].detach() for position in positions])
+        fine = torch.isfinite(images).flatten(1).all(1).tolist()
+        kept = [position for position, good in zip(positions, fine, strict=True) if good]
+        images = images[torch.tensor(fine)]
+        return Batch(
+            images=images,
+            labels=None if self.labels is None else self.labels[kept],
+            samples=tuple(map(str, kept)),
+            keys=image_digests(images),
+            positions=tuple(kept),
+            skipped=tuple(
+                Skipped(str(position), "it holds NaN or infinite values")
+                for position, good in zip(positions, fine, strict=True)
+                if not good
+            ),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class FileImages:
+    """Image files of a folder, read and preprocessed for the model as they are needed."""
+
+    root: Path
+    files: tuple[Path, ...]
+    model: Model
+    labels: tuple[int, ...] | None = None
+    name: str = "folder"
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Files in order; one that cannot be read is left out and named."""
+        for start in range(0, len(self.files), size):
+            yield from self._batches(range(start, min(start + size, len(self.files))))
+
+    def _batches(self, positions: Iterable[int]) -> Iterator[Batch]:
+        by_shape: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}
+        skipped = []
+        for position in positions:
+            file = self.files[position]
+            try:
+                image = preprocess(self.model, read_image(file))
+            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+                reason = f"it cannot be read ({type(error).__name__})"
+                skipped.append(Skipped(self._sample(position), reason))
+                continue
+            by_shape.setdefault(tuple(image.shape), []).append((position, image))
+        for items in by_shape.values() or [[]]:
+            places = [position for position, _ in items]
+            samples = tuple(self._sample(position) for position in places)
+            labels = None
+            if self.labels is not None:
+                labels = torch.tensor([self.labels[position] for position in places])
+            images = (
+                torch.stack([image for _, image in items]) if items else torch.empty(0, 3, 1, 1)
+            )
+            yield Batch(images, labels, samples, samples, tuple(places), tuple(skipped))
+            skipped = []
+
+    def _sample(self, position: int) -> str:
+        return self.files[position].relative_to(self.root).as_posix()
+
+
+@dataclass(frozen=True, eq=False)
+class LoaderImages:
+    """Batches from a DataLoader or any iterable of images or (images, labels)."""
+
+    loader: Iterable[Any]
+    length: int
+    name: str = "loader"
+
+    def __len__(self) -> int:
+        return self.length
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """The loader's batches, cut to `size`."""
+        done = 0
+        for item in self.loader:
+            images, labels = item if isinstance(item, tuple | list) else (item, None)
+            part = as_image_data(images, labels, name=self.name)
+            for batch in part.batches(size):
+                shifted = tuple(done + position for position in batch.positions)
+                yield Batch(
+                    batch.images,
+                    batch.labels,
+                    tuple(map(str, shifted)),
+                    batch.keys,
+                    shifted,
+                    tuple(Skipped(str(done + int(s.sample)), s.reason) for s in batch.skipped),
+                )
+            done += len(part)
+
+
+def load_data(
+    name: str | Path, model: Model, *, limit: int | None = None, seed: int | None = None
+) -> ImageData:
+    """Load images for a model: ``bundled:cifar10``, or a folder with or without class folders.
+
+    Args:
+        name: the bundled sample, or the path of a folder (searched through) or of one image.
+        model: whose preprocessing is applied, and whose class names label class folders.
+        limit: use only so many images, spread evenly over the data (so over its classes).
+        seed: choose those at random, by this seed, instead.
+    """
+    if limit is not None and limit < 1:
+        raise FaithscopeError(f"limit must be at least 1, got {limit}.")
+    if str(name).startswith("bundled:"):
+        return _bundled_images(str(name).removeprefix("bundled:"), model, limit, seed)
+    root = Path(name).expanduser()
+    if not root.exists():
+        raise FaithscopeError(
+            f"There is no folder or image '{name}': give a path, or 'bundled:cifar10'."
+        )
+    if root.is_file():
+        return FileImages(root.parent, (root,), model, name=root.name)
+    files = sorted(
+        file for file in root.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file()
+    )
+    if not files:
+        raise FaithscopeError(
+            f"The folder '{name}' holds no images: looked for {', '.join(EXTENSIONS)}."
+        )
+    chosen = [files[position] for position in choose_subset(len(files), limit, seed)]
+    return FileImages(root, tuple(chosen), model, _folder_labels(root, chosen, model), root.name)
+
+
+def as_image_data(images: Any, labels: Any = None, *, name: str = "tensor") -> ImageData:
+    """Accept a tensor, an array, a list of images, a loader or a data set."""
+    if isinstance(images, TensorImages | FileImages | LoaderImages):
+        return images
+    if isinstance(images, np.ndarray):
+        images = torch.from_numpy(images)
+    if isinstance(images, list | tuple):
+        images = [torch.as_tensor(image) for image in images]
+    elif not isinstance(images, Tensor):
+        if hasattr(images, "batches") and hasattr(images, "__len__"):
+            data: ImageData = images
+            return data
+        if isinstance(images, Iterable):
+            return LoaderImages(images, _loader_length(images), name)
+        raise FaithscopeError(
+            f"Images are a tensor [B, C, H, W], a list, a loader or a data set, got "
+            f"{type(images).__name__}."
+        )
+    if isinstance(images, Tensor) and images.ndim != 4:
+        raise FaithscopeError(
+            f"Images must have the shape [batch, channels, height, width], got "
+            f"{list(images.shape)}: for a single image add the batch axis, images[None]."
+        )
+    if len(images) == 0:
+        raise FaithscopeError("There are no images: give at least one.")
+    for image in images[:1] if isinstance(images, Tensor) else images:
+        if image.ndim != 3 or not image.is_floating_point():
+            raise FaithscopeError(
+                f"Images must be float tensors [channels, height, width] normalised for the model, "
+                f"got {image.dtype} {list(image.shape)}: use model.transform on a PIL image."
+            )
+    if labels is not None:
+        labels = torch.as_tensor(labels).to(torch.int64).cpu()
+        if labels.shape != (len(images),):
+            raise FaithscopeError(
+                f"labels must hold one class number for each of the {len(images)} images, got "
+                f"shape {list(labels.shape)}."
+            )
+    return TensorImages(images, labels, name)
+
+
+def image_digests(images: Tensor) -> tuple[str, ...]:
+    """Hash each image by its float32 pixels: the key of a sample that has no name."""
+    pixels = images.detach().to("cpu", torch.float32).contiguous().numpy()
+    return tuple(hashlib.blake2b(image.data, digest_size=16).hexdigest() for image in pixels)
+
+
+def read_image(source: Path | bytes) -> Image.Image:
+    """Read an image as RGB: upright, grey repeated over channels, transparency over white."""
+    with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as opened:
+        image = ImageOps.exif_transpose(opened)
+    if image.mode.startswith("I") or image.mode == "F":  # 16- or 32-bit grey: scale, do not clip
+        values = np.asarray(image, dtype=np.float64)
+        top = 65535.0 if values.max() > 255 else 255.0
+        image = Image.fromarray((values.clip(0, top) * (255.0 / top)).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        background = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(background, image)
+    return image.convert("RGB")
+
+
+def preprocess(model: Model, image: Image.Image) -> Tensor:
+    """Turn a PIL image into the model's input [C, H, W]."""
+    if model.transform is None:
+        raise FaithscopeError(
+            f"{model.name} has no preprocessing: give fs.wrap(module, input_size=…, mean=…, std=…) "
+            "or transform=…."
+        )
+    return model.transform(image)
+
+
+def choose_subset(count: int, limit: int | None, seed: int | None) -> list[int]:
+    """Choose `limit` of `count` places: evenly spread, or at random by seed; always sorted.
+
+    >>> choose_subset(10, 3, None)
+    [0, 3, 6]
+    """
+    if limit is None or limit >= count:
+        return list(range(count))
+    if seed is None:
+        return [index * count // limit for index in range(limit)]
+    return sorted(np.random.default_rng(seed).choice(count, limit, replace=False).tolist())
+
+
+def _bundled_images(name: str, model: Model, limit: int | None, seed: int | None) -> TensorImages:
+    names = [f.name[: -len("_sample.json")] for f in BUNDLE.iterdir() if "_sample.json" in f.name]
+    if name not in names:
+        raise unknown("bundled data", name, names)
+    card = json.loads((BUNDLE / f"{name}_sample.json").read_text())
+    mosaic = np.asarray(read_image((BUNDLE / f"{name}_sample.png").read_bytes()))
+    side, labels = 32, torch.tensor(card["labels"])
+    rows, columns = mosaic.shape[0] // side, mosaic.shape[1] // side
+    tiles = mosaic.reshape(rows, side, columns, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3)
+    chosen = choose_subset(len(tiles), limit, seed)
+    images = torch.stack([preprocess(model, Image.fromarray(tiles[place])) for place in chosen])
+    fits = model.classes is not None and list(model.classes) == card["classes"]
+    return TensorImages(images, labels[chosen] if fits else None, f"bundled:{name}")
+
+
+def _folder_labels(root: Path, files: Sequence[Path], model: Model) -> tuple[int, ...] | None:
+    """Label class folders by the model's class names; None if any folder is not one of them."""
+    if model.classes is None:
+        return None
+    known = {_plain(name): index for index, name in enumerate(model.classes)}
+    folders = [file.relative_to(root).parts[0] if file.parent != root else "" for file in files]
+    labels = [known.get(_plain(folder)) for folder in folders]
+    if any(label is None for label in labels):
+        return None
+    return tuple(label for label in labels if label is not None)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", " ").strip()
+
+
+def _loader_length(loader: Any) -> int:
+    for owner in (getattr(loader, "dataset", None), loader):
+        if isinstance(owner, Sized):
+            return len(owner)
+    return 0

@@ -1,0 +1,98 @@
+"""In which number format the perturbed inputs are run, and whether it can be trusted."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from faithscope.errors import FaithscopeError, choose
+from faithscope.models import Model
+from faithscope.models.model import unwrap_logits
+
+PRECISIONS = ("auto", "fp64", "fp32", "tf32", "fp16", "bf16")
+_DTYPES = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
+_NAMES = {dtype: name for name, dtype in reversed(_DTYPES.items())}
+
+TRUST = 0.02
+"""Largest difference of a log-probability between fp16 and fp32 that "auto" accepts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """The model ready to be run in one precision; the user's own module stays as it is."""
+
+    precision: str
+    dtype: torch.dtype
+    logits: Callable[[Tensor], Tensor]
+    deviation: float | None = None
+
+    @contextmanager
+    def mode(self) -> Iterator[None]:
+        """Inference mode with the float32 kernels this precision asks for, restored afterwards."""
+        matmul = torch.get_float32_matmul_precision()
+        convolution = torch.backends.cudnn.allow_tf32
+        try:
+            if self.precision in ("fp32", "tf32"):
+                fast = self.precision == "tf32"
+                torch.set_float32_matmul_precision("high" if fast else "highest")
+                torch.backends.cudnn.allow_tf32 = fast
+            with torch.inference_mode():
+                yield
+        finally:
+            torch.set_float32_matmul_precision(matmul)
+            torch.backends.cudnn.allow_tf32 = convolution
+
+
+def prepare_forward(model: Model, precision: str, sample: Tensor | None = None) -> Forward:
+    """Make the model ready to run in `precision`.
+
+    "auto" is the model's own type on a CPU. On a GPU a float32 model is tried in fp16 on `sample`
+    [B, C, H, W]: if every log-probability of the predicted class stays finite and within `TRUST`
+    of fp32, fp16 is used, else tf32. The deviation found is kept for the protocol.
+    """
+    choose("precision", precision, PRECISIONS)
+    if precision != "auto":
+        return _forward(model, precision)
+    own = _NAMES.get(model.dtype, "fp32")
+    if model.device.type != "cuda" or own != "fp32" or sample is None:
+        return _forward(model, own)
+    exact, fast = _forward(model, "fp32"), _forward(model, "fp16")
+    deviation = _deviation(exact, fast, sample.to(model.device))
+    chosen = fast if deviation <= TRUST else _forward(model, "tf32")
+    return Forward(chosen.precision, chosen.dtype, chosen.logits, deviation)
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Log-softmax in at least float32."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
+
+
+def _forward(model: Model, precision: str) -> Forward:
+    if precision == "tf32" and model.device.type != "cuda":
+        raise FaithscopeError("Precision 'tf32' needs a CUDA GPU: use 'fp32' or 'auto' here.")
+    dtype = _DTYPES[precision]
+    if dtype == model.dtype:
+        return Forward(precision, dtype, model.logits)
+    module = copy.deepcopy(model.module).to(dtype).eval()
+    return Forward(precision, dtype, lambda inputs: unwrap_logits(module(inputs)))
+
+
+def _deviation(exact: Forward, fast: Forward, sample: Tensor) -> float:
+    with exact.mode():
+        reference = log_probabilities(exact.logits(sample.to(exact.dtype)))
+    with fast.mode():
+        tried = log_probabilities(fast.logits(sample.to(fast.dtype)))
+    predicted = reference.argmax(-1, keepdim=True)
+    off = (tried - reference).gather(1, predicted).abs().max()
+    return float(off) if torch.isfinite(tried).all() else float("inf")

@@ -1,0 +1,30 @@
+"""The one error a user should ever see: a sentence that says what is wrong and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FaithscopeError(ValueError):
+    """Bad input, told in one sentence; the command line prints it and exits with 2."""
+
+
+def unknown(kind: str, name: str, valid: Iterable[str]) -> FaithscopeError:
+    """Say that a name is unknown, guess what was meant and list what there is.
+
+    >>> str(unknown("metric", "sacco", ["aopc", "saco"]))
+    "Unknown metric 'sacco': did you mean 'saco'? Valid: aopc, saco."
+    """
+    names = sorted(valid)
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    guess = f"did you mean '{close[0]}'? " if close else ""
+    return FaithscopeError(f"Unknown {kind} '{name}': {guess}Valid: {', '.join(names)}.")
+
+
+def choose(kind: str, name: str, valid: Iterable[str]) -> str:
+    """Return `name` if it is one of `valid`, else raise the error that lists them."""
+    names = list(valid)
+    if name not in names:
+        raise unknown(kind, str(name), names)
+    return name

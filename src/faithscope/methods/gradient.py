@@ -1,0 +1,52 @@
+"""Methods that read gradients of the target logit with respect to the input."""
+
+from __future__ import annotations
+
+import torch
+from captum.attr import IntegratedGradients
+from torch import Tensor
+
+from faithscope.errors import choose
+from faithscope.methods.method import Evidence, register_method
+
+RULES = ("gausslegendre", "riemann_right", "riemann_left", "riemann_middle", "riemann_trapezoid")
+
+
+@register_method("gradient", granularity="pixel", needs=("gradient",))
+def gradient(evidence: Evidence) -> Tensor:
+    r"""L2 norm over channels of the input gradient.
+
+    .. math:: \| \partial f_t / \partial x \|_2
+    """
+    norm: Tensor = torch.linalg.vector_norm(evidence.input_gradient(), dim=1)
+    return norm
+
+
+@register_method("input_x_gradient", granularity="pixel", needs=("gradient",))
+def input_x_gradient(evidence: Evidence) -> Tensor:
+    r"""Input times gradient, signed sum over channels.
+
+    .. math:: \sum_c x_c \, \partial f_t / \partial x_c
+    """
+    return (evidence.images * evidence.input_gradient()).sum(dim=1)
+
+
+@register_method("integrated_gradients", granularity="pixel", in_papers=True)
+def integrated_gradients(
+    evidence: Evidence, *, steps: int = 50, rule: str = "gausslegendre"
+) -> Tensor:
+    r"""Integrated gradients from zero in normalised space, signed sum over channels (captum).
+
+    .. math:: \sum_c x_c \int_0^1 \frac{\partial f_t(\alpha x)}{\partial x_c} d\alpha
+    """
+    choose("integration rule", rule, RULES)
+    explainer = IntegratedGradients(evidence.model.logits, multiply_by_inputs=True)
+    attributions: Tensor = explainer.attribute(
+        evidence.images,
+        baselines=torch.zeros_like(evidence.images),
+        target=evidence.target,
+        n_steps=steps,
+        method=rule,
+        internal_batch_size=max(evidence.batch_size, len(evidence.images)),
+    )
+    return attributions.sum(dim=1)

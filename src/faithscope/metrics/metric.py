@@ -1,0 +1,177 @@
+"""What a metric is: the spans it needs, and a pure function of the model's responses to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from faithscope.errors import FaithscopeError
+from faithscope.perturb import Span, most_relevant_first
+from faithscope.registry import Registry, check_options, format_spec, parse_spec
+
+METRICS: Registry[type[Metric]] = Registry("metric", group="faithscope.metrics")
+
+
+@dataclass(frozen=True)
+class Responses:
+    """The model's answers to the spans of one metric; S spans, any leading shape.
+
+    All float64. `log_p` and `log_p0` are log-probabilities of the target class for the perturbed
+    and the intact input; `hit` is 1 where the perturbed input is still classified right (as the
+    label says, or else as the intact input was); `salience` is the salience inside each span.
+
+    Shapes: log_p0 [...], log_p, hit, salience [..., S].
+    """
+
+    log_p0: Tensor
+    log_p: Tensor
+    hit: Tensor
+    salience: Tensor
+
+    @property
+    def p(self) -> Tensor:
+        """Probability of the target class: [..., S]."""
+        return self.log_p.exp()
+
+    @property
+    def drop(self) -> Tensor:
+        """p(intact) - p(perturbed): [..., S]."""
+        return self.log_p0.exp()[..., None] - self.p
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The base: traits as class attributes, options as fields, `spans` and `score` to fill in."""
+
+    name: ClassVar[str]
+    higher_is_better: ClassVar[bool]
+    bounds: ClassVar[tuple[float, float]]
+    in_papers: ClassVar[bool] = False
+    paper: ClassVar[str]
+    equation: ClassVar[str]
+    groups_units: ClassVar[bool] = False
+    """Whether k groups need k units, so that a sample with fewer uses as many as it has."""
+    constant_score: ClassVar[float | None] = None
+    """What a constant map scores by definition; None: score it like any other."""
+
+    @property
+    def undefined(self) -> tuple[float, str]:
+        """The value and the flag of a map for which `score` is NaN."""
+        return math.nan, "undefined"
+
+    def resolution(self, k: int | str) -> int | str:
+        """How finely the rank axis is cut; `k` is the protocol's number of SaCo groups."""
+        raise NotImplementedError
+
+    def spans(self, k: int) -> tuple[Span, ...]:
+        """The perturbed inputs this metric needs at resolution `k`."""
+        raise NotImplementedError
+
+    def score(self, responses: Responses) -> Tensor:
+        """One score per leading index of the responses to `spans`."""
+        raise NotImplementedError
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+    @property
+    def label(self) -> str:
+        """The name with its options, as it stands in tables: ``auc(step=5)``."""
+        return format_spec(self.name, self.options)
+
+
+M = TypeVar("M", bound=type[Metric])
+
+
+def register_metric(cls: M) -> M:
+    """Class decorator: add a metric to the registry under its `name`."""
+    METRICS.register(cls.name, cls)
+    return cls
+
+
+def metric(name: str, **options: Any) -> Metric:
+    """Make a metric from its name (or text like ``auc(step=5)``) and options.
+
+    >>> from faithscope.metrics import metric
+    >>> metric("auc", step=5).label
+    'auc(step=5)'
+    """
+    name, in_text = parse_spec(name)
+    options = {**in_text, **options}
+    cls = METRICS[name]
+    check_options("metric", name, options, {field.name: None for field in fields(cls)})
+    try:
+        return cls(**options)
+    except TypeError as error:
+        given = format_spec(name, options)
+        raise FaithscopeError(f"The options of '{given}' do not fit: {error}.") from None
+
+
+@dataclass(frozen=True)
+class CallableMetric(Metric):
+    """A user's function of the most-relevant-first curve, wrapped as a metric."""
+
+    name: ClassVar[str] = "callable"
+    higher_is_better: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (-float("inf"), float("inf"))
+    paper: ClassVar[str] = "yours"
+    equation: ClassVar[str] = "yours"
+
+    function: Callable[[Responses], Tensor]
+    steps: int = 10
+
+    def resolution(self, k: int | str) -> int:
+        """The number of steps."""
+        return self.steps
+
+    def spans(self, k: int) -> tuple[Span, ...]:
+        """Most relevant first, from intact to empty."""
+        return most_relevant_first(k)
+
+    def score(self, responses: Responses) -> Tensor:
+        """Call the user's function."""
+        return torch.as_tensor(self.function(responses), dtype=torch.float64)
+
+    @property
+    def label(self) -> str:
+        """The function's own name."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+
+MetricLike = str | Metric | Callable[[Responses], Tensor]
+
+
+def resolve_metrics(metrics: MetricLike | Iterable[MetricLike]) -> list[Metric]:
+    """Turn names, objects and functions into metrics; "all" = the papers', "registered" = every."""
+    wanted: Sequence[MetricLike]
+    if isinstance(metrics, str | Metric) or callable(metrics):
+        wanted = [metrics]
+    else:
+        wanted = list(metrics)
+    resolved: list[Metric] = []
+    for item in wanted:
+        if isinstance(item, Metric):
+            resolved.append(item)
+        elif isinstance(item, str) and item in ("all", "registered"):
+            classes = METRICS.values()
+            resolved += [cls() for cls in classes if cls.in_papers or item == "registered"]
+        elif isinstance(item, str):
+            resolved.append(metric(item))
+        elif callable(item):
+            resolved.append(CallableMetric(item))
+        else:
+            raise FaithscopeError(f"A metric is a name, a Metric or a function, got {item!r}.")
+    if not resolved:
+        raise FaithscopeError(f"No metrics given: choose from {', '.join(METRICS)}.")
+    return list({item.label: item for item in resolved}.values())

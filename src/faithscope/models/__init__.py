@@ -1,0 +1,19 @@
+"""Adapters over unmodified timm, Hugging Face, torchvision and one's own modules."""
+
+from faithscope.models.model import Model, PassCounter, undisturbed
+from faithscope.models.sources import BUNDLE, SOURCES, as_model, choose_device, load_model, wrap
+from faithscope.models.vit import AttentionView, ViTView
+
+__all__ = [
+    "BUNDLE",
+    "SOURCES",
+    "AttentionView",
+    "Model",
+    "PassCounter",
+    "ViTView",
+    "as_model",
+    "choose_device",
+    "load_model",
+    "undisturbed",
+    "wrap",
+]

@@ -1,0 +1,163 @@
+"""A model as faithscope sees it: the user's own module, its preprocessing, and its ViT view."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from faithscope.errors import FaithscopeError
+from faithscope.models.vit import ViTView
+
+Transform = Callable[[Image.Image], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """An unmodified classifier and what must be known to feed and read it.
+
+    `transform` turns a PIL image into the model's input [C, H, W]; `mean` and `std` are its
+    normalisation; `patch_size` is in pixels; `vit` is the view of its attention, or a sentence
+    saying what was not found.
+    """
+
+    module: nn.Module
+    name: str
+    input_size: tuple[int, int] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    transform: Transform | None = None
+    classes: tuple[str, ...] | None = None
+    patch_size: tuple[int, int] | None = None
+    vit: ViTView | str = ""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The model's floating-point type."""
+        kinds = (p.dtype for p in self.module.parameters() if p.is_floating_point())
+        return next(kinds, torch.float32)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of every weight and buffer, by name."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, value in self.module.state_dict().items():
+            if isinstance(value, Tensor):
+                digest.update(f"{name}|{value.dtype}|{list(value.shape)}".encode())
+                flat = value.detach().cpu().contiguous().reshape(-1)
+                digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+        return digest.hexdigest()
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Run the model once on [B, C, H, W]; unwraps Hugging Face outputs, tuples and dicts."""
+        return unwrap_logits(self.module(inputs))
+
+    def grid(self, height: int, width: int) -> tuple[int, int] | None:
+        """Rows and columns of patches in an image of this size, where they are known to fit."""
+        if self.patch_size is None or height % self.patch_size[0] or width % self.patch_size[1]:
+            return None
+        return height // self.patch_size[0], width // self.patch_size[1]
+
+    def require_grid(self, images: Tensor, needed_by: str) -> tuple[int, int]:
+        """The patch grid of images [..., H, W], or an error that says what to give."""
+        height, width = images.shape[-2:]
+        grid = self.grid(height, width)
+        if grid is None:
+            known = self.patch_size and "×".join(map(str, self.patch_size))
+            raise FaithscopeError(
+                f"{needed_by} needs whole patches, but {self.name} has "
+                + (f"patches of {known} and images of {height}×{width}" if known else "none known")
+                + ": give fs.wrap(module, patch_size=…) one that divides the image."
+            )
+        return grid
+
+    def require_vit(self, needed_by: str) -> ViTView:
+        """The ViT view, or an error that says which fields to give."""
+        if isinstance(self.vit, ViTView):
+            return self.vit
+        raise FaithscopeError(
+            f"{needed_by} needs a ViT, but {self.vit} to fs.wrap(module, …), or choose methods "
+            "that need no attention."
+        )
+
+    def class_name(self, index: int) -> str:
+        """The name of a class, or its number."""
+        if self.classes is not None and 0 <= index < len(self.classes):
+            return self.classes[index]
+        return str(index)
+
+    def to(self, device: str | torch.device) -> Model:
+        """Move the module, in place as torch does; returns self."""
+        self.module.to(device)
+        return self
+
+
+def unwrap_logits(output: Any) -> Tensor:
+    """Find the logits [B, classes] in whatever a classifier returns."""
+    if isinstance(output, dict) and "logits" in output:
+        output = output["logits"]
+    elif hasattr(output, "logits"):
+        output = output.logits
+    elif isinstance(output, Sequence) and output:
+        output = output[0]
+    if not isinstance(output, Tensor) or output.ndim != 2:
+        shape = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise FaithscopeError(
+            f"The model must return logits of shape [batch, classes], got {shape}: wrap a "
+            "classifier, not a feature extractor."
+        )
+    return output
+
+
+@contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode without parameter gradients inside; training flags and the rest as before.
+
+    Hooks that are registered inside must be removed by whoever registers them.
+    """
+    training = [(child, child.training) for child in module.modules()]
+    needing = [p for p in module.parameters() if p.requires_grad]
+    module.eval()
+    for parameter in needing:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for child, flag in training:
+            child.training = flag
+        for parameter in needing:
+            parameter.requires_grad_(True)
+
+
+class PassCounter:
+    """Counts how many inputs went through the model's forward."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def watch(self, module: nn.Module) -> Iterator[None]:
+        """Count every input that any caller, captum included, sends through `module`."""
+
+        def tally(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+            first = next(tensors, None)
+            self.count += 0 if first is None else len(first)
+
+        handle = module.register_forward_pre_hook(tally, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()

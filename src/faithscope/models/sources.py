@@ -1,0 +1,360 @@
+"""Where models come from: timm, Hugging Face, torchvision, the bundle, or one's own module."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.transforms import v2 as transforms
+
+from faithscope.errors import FaithscopeError, unknown
+from faithscope.models.model import Model
+from faithscope.models.vit import AttentionView, find_patch_size, find_vit
+from faithscope.registry import Registry, parse_spec
+
+Source = Callable[..., Model]
+SOURCES: Registry[Source] = Registry("model source", group="faithscope.models")
+BUNDLE = resources.files("faithscope") / "bundled"
+
+
+def load_model(
+    name: str,
+    *,
+    pretrained: bool = True,
+    checkpoint: str | Path | None = None,
+    device: str | torch.device = "auto",
+) -> Model:
+    """Load a model by name, unmodified, with the preprocessing of its own configuration.
+
+    Args:
+        name: ``timm:NAME``, ``hf:ID or folder``, ``torchvision:NAME`` or ``bundled:NAME``; options
+            of the model's constructor may follow in brackets, ``timm:NAME(img_size=32)``.
+        pretrained: fetch the library's weights (needs a network or a cache).
+        checkpoint: a local file of weights instead, safetensors or a torch state dict.
+        device: "auto" is a GPU if there is one, else the CPU.
+    """
+    kind, colon, rest = name.partition(":")
+    if not colon or not rest:
+        raise FaithscopeError(
+            f"A model is named 'source:name', got '{name}': for example 'bundled:cifar10_vit', "
+            "'timm:vit_base_patch16_224', 'hf:google/vit-base-patch16-224' or "
+            "'torchvision:vit_b_16'."
+        )
+    chosen = choose_device(device)
+    state = None if checkpoint is None else read_checkpoint(Path(checkpoint))
+    identifier, options = parse_spec(rest)
+    fetch = pretrained and state is None
+    model = SOURCES[kind](identifier, pretrained=fetch, state=state, options=options)
+    if state is not None:
+        load_state(model.module, state, str(checkpoint))
+    model.module.eval()
+    return model.to(chosen)
+
+
+def wrap(
+    module: nn.Module,
+    *,
+    name: str | None = None,
+    input_size: tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    classes: Sequence[str] | None = None,
+    transform: Callable[[Image.Image], Tensor] | None = None,
+    attention: Sequence[AttentionView | nn.Module] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
+    prefix_tokens: int | None = None,
+    readout: str | None = None,
+) -> Model:
+    """Wrap one's own classifier; what is not given is read off the module where possible.
+
+    Args:
+        module: any module that maps [B, C, H, W] to logits [B, classes]; left as it is.
+        name: how it is called in tables.
+        input_size: (height, width) of its input.
+        mean: per-channel mean of its normalisation (for `fill="black"` and for pictures).
+        std: per-channel standard deviation of its normalisation.
+        classes: class names.
+        transform: PIL image to input tensor; made from size, mean and std if those are given.
+        attention: its attention modules, first block first, if they are not found.
+        patch_size: size of a patch in pixels, if it is not found.
+        prefix_tokens: tokens before the patches (class, distillation, registers).
+        readout: "class" if the head reads the first token, "mean" if it pools the patches.
+    """
+    size = input_size or _declared_size(module)
+    patches = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
+    if readout not in (None, "class", "mean"):
+        raise unknown("readout", str(readout), ("class", "mean"))
+    mean_, std_ = (None if v is None else tuple(map(float, v)) for v in (mean, std))
+    if transform is None and size and mean_ and std_:
+        transform = plain_transform(size, mean_, std_)
+    return Model(
+        module=module,
+        name=name or type(module).__name__,
+        input_size=size,
+        mean=mean_,
+        std=std_,
+        transform=transform,
+        classes=None if classes is None else tuple(classes),
+        patch_size=patches or find_patch_size(module, size),
+        vit=find_vit(module, attention=attention, prefix_tokens=prefix_tokens, readout=readout),
+    )
+
+
+def as_model(model: Model | nn.Module | str) -> Model:
+    """Accept a model, a plain module or a name wherever a model is taken."""
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, nn.Module):
+        return wrap(model)
+    if isinstance(model, str):
+        return load_model(model)
+    raise FaithscopeError(
+        f"A model is a name, a torch module or a faithscope Model, got {type(model).__name__}."
+    )
+
+
+def choose_device(device: str | torch.device) -> torch.device:
+    """Turn "auto" into a GPU if there is one; refuse a device that is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise FaithscopeError(
+            f"The device '{device}' is not available here: use 'cpu', or 'auto' to choose."
+        ) from None
+    return chosen
+
+
+def plain_transform(
+    size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
+) -> Callable[[Image.Image], Tensor]:
+    """Resize to the whole input, scale to [0, 1], normalise."""
+    pipeline: Callable[[Image.Image], Tensor] = transforms.Compose(
+        [
+            transforms.PILToTensor(),
+            transforms.Resize(size, antialias=True),
+            transforms.ToDtype(torch.float32, scale=True),
+            transforms.Normalize(list(mean), list(std)),
+        ]
+    )
+    return pipeline
+
+
+def _timm(
+    name: str, *, pretrained: bool, state: Mapping[str, Tensor] | None, options: dict[str, Any]
+) -> Model:
+    import timm
+
+    if not timm.is_model(name.partition(".")[0]):
+        raise unknown("timm model", name, timm.list_models("*vit*"))
+    if state is not None and "num_classes" not in options:
+        options = {**options, **_classes_in(state)}
+    module = _fetch(
+        f"timm:{name}", lambda: timm.create_model(name, pretrained=pretrained, **options)
+    )
+    config = timm.data.resolve_model_data_config(module)
+    return wrap(
+        module,
+        name=f"timm:{name}",
+        input_size=tuple(config["input_size"][1:]),
+        mean=config["mean"],
+        std=config["std"],
+        transform=timm.data.create_transform(**config, is_training=False),
+        classes=_imagenet_classes(module.num_classes) if pretrained else None,
+    )
+
+
+def _hugging_face(
+    name: str, *, pretrained: bool, state: Mapping[str, Tensor] | None, options: dict[str, Any]
+) -> Model:
+    from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageClassification
+
+    def build() -> nn.Module:
+        if pretrained:
+            loaded: nn.Module = AutoModelForImageClassification.from_pretrained(name, **options)
+            return loaded
+        config = AutoConfig.from_pretrained(name, **options)
+        made: nn.Module = AutoModelForImageClassification.from_config(config)
+        return made
+
+    module = _fetch(f"hf:{name}", build)
+    processor = _fetch(f"hf:{name}", lambda: AutoImageProcessor.from_pretrained(name))
+
+    def transform(image: Image.Image) -> Tensor:
+        pixels: Tensor = processor(images=image, return_tensors="pt")["pixel_values"][0]
+        return pixels
+
+    size = getattr(processor, "crop_size", None) or processor.size
+    config: Any = module.config
+    labels = config.id2label
+    return wrap(
+        module,
+        name=f"hf:{name}",
+        input_size=(size["height"], size["width"]) if "height" in size else None,
+        mean=processor.image_mean if processor.do_normalize else None,
+        std=processor.image_std if processor.do_normalize else None,
+        transform=transform,
+        classes=[labels[index] for index in sorted(labels)],
+    )
+
+
+def _torchvision(
+    name: str, *, pretrained: bool, state: Mapping[str, Tensor] | None, options: dict[str, Any]
+) -> Model:
+    from torchvision import models
+
+    if name not in models.list_models():
+        raise unknown("torchvision model", name, models.list_models(include="vit*"))
+    if state is not None and "num_classes" not in options:
+        options = {**options, **_classes_in(state)}
+    weights = models.get_model_weights(name).DEFAULT
+    preset = weights.transforms()
+    module = _fetch(
+        f"torchvision:{name}",
+        lambda: models.get_model(name, weights=weights if pretrained else None, **options),
+    )
+    side = int(options.get("image_size", preset.crop_size[0]))
+    given = side == preset.crop_size[0]
+    return wrap(
+        module,
+        name=f"torchvision:{name}",
+        input_size=(side, side),
+        mean=preset.mean,
+        std=preset.std,
+        transform=preset if given else plain_transform((side, side), preset.mean, preset.std),
+        classes=weights.meta["categories"] if pretrained else None,
+    )
+
+
+def _bundled(
+    name: str, *, pretrained: bool, state: Mapping[str, Tensor] | None, options: dict[str, Any]
+) -> Model:
+    from safetensors.torch import load
+    from timm.models.vision_transformer import VisionTransformer
+
+    names = [file.name[:-12] for file in BUNDLE.iterdir() if file.name.endswith(".safetensors")]
+    if name not in names:
+        raise unknown("bundled model", name, names)
+    card = json.loads((BUNDLE / f"{name}.json").read_text())
+    module = VisionTransformer(**{**card["timm"], **options})
+    if pretrained:
+        weights = load((BUNDLE / f"{name}.safetensors").read_bytes())
+        module.load_state_dict({key: value.float() for key, value in weights.items()})
+    size = card["timm"]["img_size"]
+    return wrap(
+        module,
+        name=f"bundled:{name}",
+        input_size=(size, size),
+        mean=card["mean"],
+        std=card["std"],
+        classes=card["classes"],
+    )
+
+
+SOURCES.register("timm", _timm)
+SOURCES.register("hf", _hugging_face)
+SOURCES.register("torchvision", _torchvision)
+SOURCES.register("bundled", _bundled)
+
+
+def read_checkpoint(path: Path) -> dict[str, Tensor]:
+    """Read weights from safetensors, or from a torch file without running any code in it."""
+    if not path.is_file():
+        raise FaithscopeError(f"There is no checkpoint file '{path}': check the path.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            content: Any = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "it is damaged"
+        raise FaithscopeError(
+            f"The checkpoint '{path}' cannot be read ({reason}): give a .safetensors file or a "
+            "torch file that holds only a state dict."
+        ) from None
+    for key in ("state_dict", "model", "model_state_dict"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not content:
+        raise FaithscopeError(
+            f"The checkpoint '{path}' holds no state dict: save one and try again."
+        )
+    state = {str(key).removeprefix("module."): value for key, value in content.items()}
+    return {key: value for key, value in state.items() if isinstance(value, Tensor)}
+
+
+def load_state(module: nn.Module, state: Mapping[str, Tensor], origin: str) -> None:
+    """Load weights strictly; what does not fit is named."""
+    own = module.state_dict()
+    missing = [key for key in own if key not in state]
+    extra = [key for key in state if key not in own]
+    shapes = [
+        f"{key} is {list(state[key].shape)} there, {list(own[key].shape)} here"
+        for key in own
+        if key in state and state[key].shape != own[key].shape
+    ]
+    problems = [
+        f"{len(found)} {what} (first: {found[0]})"
+        for what, found in (("missing", missing), ("unknown", extra), ("of another shape", shapes))
+        if found
+    ]
+    if problems:
+        raise FaithscopeError(
+            f"The checkpoint '{origin}' does not fit this model: weights {', '.join(problems)}; "
+            "name the architecture it was trained with."
+        )
+    module.load_state_dict({key: state[key].to(own[key].dtype) for key in own})
+
+
+def _fetch(name: str, build: Callable[[], Any]) -> Any:
+    try:
+        return build()
+    except FaithscopeError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else "no reason"
+        raise FaithscopeError(
+            f"'{name}' could not be loaded ({type(error).__name__}: {reason}): without a network "
+            "give a local folder or checkpoint=FILE, or pretrained=False for random weights."
+        ) from None
+
+
+def _classes_in(state: Mapping[str, Tensor]) -> dict[str, int]:
+    """Read the number of classes off the head in a checkpoint."""
+    for key in ("head.weight", "heads.head.weight", "classifier.weight", "fc.weight"):
+        if key in state:
+            return {"num_classes": len(state[key])}
+    return {}
+
+
+def _imagenet_classes(count: int) -> list[str] | None:
+    if count != 1000:
+        return None
+    from timm.data import ImageNetInfo
+
+    info = ImageNetInfo()
+    return [info.index_to_description(index) for index in range(count)]
+
+
+def _declared_size(module: nn.Module) -> tuple[int, int] | None:
+    """Find the input size in the places where the libraries keep it."""
+    patches = getattr(module, "patch_embed", None)
+    config = getattr(module, "config", None)
+    for owner in (patches, config, module):
+        for attribute in ("img_size", "image_size"):
+            size = getattr(owner, attribute, None)
+            if isinstance(size, int):
+                return size, size
+            if isinstance(size, Sequence) and len(size) == 2:
+                return int(size[0]), int(size[1])
+    return None

@@ -1,0 +1,210 @@
+"""Fills: what stands in the place of a removed unit.
+
+A fill prepares one *field* per intact image (the replacement values), then lays it over masked
+units. Only `inpaint` looks at the mask: it solves for the missing pixels from those that are left.
+Everything is batched and stays on the device of the images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
+from torchvision.transforms.v2.functional import gaussian_blur
+
+from faithscope.errors import FaithscopeError
+from faithscope.registry import Registry
+from faithscope.rng import keyed_normal, stream_keys
+
+FILLS: Registry[Fill] = Registry("fill", group="faithscope.fills")
+
+
+@dataclass(frozen=True)
+class FillContext:
+    """What a fill may know beside the images: sample keys, the seed, the model's normalisation."""
+
+    keys: Sequence[str]
+    seed: int
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+
+
+class Fill:
+    """The base: lay the field over the mask.
+
+    Shapes: images [B, C, H, W]; field [B, C, H, W] or [B, C, 1, 1]; mask bool [B, 1, H, W].
+    """
+
+    name: str
+    summary: str
+
+    def field(self, images: Tensor, context: FillContext) -> Tensor:
+        """Replacement values for each intact image."""
+        raise NotImplementedError
+
+    def apply(self, images: Tensor, mask: Tensor, field: Tensor) -> Tensor:
+        """Replace the masked pixels, all channels at once."""
+        return torch.where(mask, field, images)
+
+
+class MeanFill(Fill):
+    """Per-sample, per-channel mean of the intact image; commutes with normalisation."""
+
+    name = "mean"
+    summary = "the image's own mean, per channel"
+
+    def field(self, images: Tensor, context: FillContext) -> Tensor:
+        return images.mean(dim=(2, 3), keepdim=True)
+
+
+class BlackFill(Fill):
+    """Zero before normalisation: (0 - mean) / std of the model's preprocessing."""
+
+    name = "black"
+    summary = "black before normalisation; needs the model's mean and std"
+
+    def field(self, images: Tensor, context: FillContext) -> Tensor:
+        if context.mean is None or context.std is None:
+            raise FaithscopeError(
+                "The fill 'black' needs the model's mean and std: give them to "
+                "fs.wrap(module, mean=…, std=…) or choose another fill."
+            )
+        mean, std = images.new_tensor(context.mean), images.new_tensor(context.std)
+        return (-mean / std)[None, :, None, None].expand(len(images), -1, 1, 1)
+
+
+class NoiseFill(Fill):
+    """Gaussian noise around the image's mean with the image's own spread, one field a sample."""
+
+    name = "noise"
+    summary = "Gaussian noise with the image's own mean and spread, seeded"
+
+    def field(self, images: Tensor, context: FillContext) -> Tensor:
+        mean = images.mean(dim=(2, 3), keepdim=True)
+        return mean + _spread(images) * _noise(images, context, "noise")
+
+
+class BlurFill(Fill):
+    """The image itself, blurred by a Gaussian whose sigma is a tenth of its longer side."""
+
+    name = "blur"
+    summary = "the image blurred, sigma = a tenth of the longer side"
+
+    def field(self, images: Tensor, context: FillContext) -> Tensor:
+        height, width = images.shape[-2:]
+        sigma = max(height, width) / 10
+        # Reflection cannot reach further than the image, so the kernel ends there.
+        kernel = [2 * min(int(3 * sigma), side - 1) + 1 for side in (width, height)]
+        blurred: Tensor = gaussian_blur(images, kernel_size=kernel, sigma=[sigma, sigma])
+        return blurred
+
+
+class InpaintFill(Fill):
+    r"""Noisy linear interpolation from the pixels that are left (ROAD, Rong et al. 2022).
+
+    Each removed pixel is the weighted mean of its eight neighbours (1/6 direct, 1/12 diagonal):
+
+    .. math:: u_i \sum_{j \in N(i)} w_{ij} = \sum_{j \in N(i)} w_{ij} u_j
+
+    a sparse symmetric system, solved for all images and channels of a batch together by
+    conjugate gradients from a coarse-to-fine first guess; then Gaussian noise of one per cent of
+    the image's own spread. With nothing left to interpolate from it is the mean fill.
+    """
+
+    name = "inpaint"
+    summary = "noisy linear interpolation from the neighbourhood (ROAD), solved in batches"
+    noise = 0.01
+
+    def field(self, images: Tensor, context: FillContext) -> Tensor:
+        return self.noise * _spread(images) * _noise(images, context, "inpaint")
+
+    def apply(self, images: Tensor, mask: Tensor, field: Tensor) -> Tensor:
+        work = images.to(torch.promote_types(images.dtype, torch.float32))
+        mean = work.mean(dim=(2, 3), keepdim=True)
+        everything = mask.all(dim=(2, 3), keepdim=True)
+        filled = interpolate_missing(work, mask & ~everything) + field
+        filled = torch.where(everything, mean, filled)
+        return torch.where(mask, filled.to(images.dtype), images)
+
+
+for _fill in (MeanFill(), BlackFill(), NoiseFill(), BlurFill(), InpaintFill()):
+    FILLS.register(_fill.name, _fill)
+
+
+def interpolate_missing(
+    images: Tensor, mask: Tensor, *, tolerance: float = 1e-4, max_iterations: int = 1000
+) -> Tensor:
+    """Fill masked pixels so that each is the weighted mean of its eight neighbours.
+
+    Conjugate gradients run per image and channel: one that has converged (residual below
+    `tolerance` of the right-hand side) is frozen, so results do not depend on the batch.
+
+    Shapes: images [B, C, H, W], mask bool [B, 1, H, W] -> [B, C, H, W].
+    """
+    hole = mask.to(images.dtype)
+    degree = _neighbours(torch.ones_like(images[:1, :1]))
+    target = hole * _neighbours(images * (1 - hole))
+
+    def system(values: Tensor) -> Tensor:
+        return hole * (degree * values - _neighbours(values))
+
+    solution = hole * _coarse_to_fine(images, hole)
+    residual = target - system(solution)
+    direction = residual
+    energy = _dot(residual, residual)
+    enough = tolerance**2 * _dot(target, target)
+    for iteration in range(max_iterations):
+        active = energy > enough
+        if iteration % 8 == 0 and not bool(active.any()):
+            break
+        applied = system(direction)
+        curvature = _dot(direction, applied)
+        step = torch.where(active, energy / curvature.clamp_min(1e-30), 0.0)
+        solution = solution + step * direction
+        residual = residual - step * applied
+        new_energy = torch.where(active, _dot(residual, residual), energy)
+        ratio = torch.where(active, new_energy / energy.clamp_min(1e-30), 0.0)
+        direction = residual + ratio * direction
+        energy = new_energy
+    return torch.where(mask, solution, images)
+
+
+def _coarse_to_fine(images: Tensor, hole: Tensor) -> Tensor:
+    """Fill holes from a pyramid of averages of what is known: a smooth first guess."""
+    if min(images.shape[-2:]) < 2:
+        known = (1 - hole).expand_as(images)
+        return (images * known).sum((2, 3), keepdim=True) / known.sum((2, 3), keepdim=True).clamp(1)
+    odd = (0, images.shape[-1] % 2, 0, images.shape[-2] % 2)
+    known = pad(1 - hole, odd)
+    weight = avg_pool2d(known, 2)
+    coarse = avg_pool2d(pad(images, odd) * known, 2) / weight.clamp_min(0.25)
+    guess = _coarse_to_fine(coarse, (weight == 0).to(images.dtype))
+    guess = torch.where(weight == 0, guess, coarse)
+    size = (images.shape[-2] + odd[3], images.shape[-1] + odd[1])
+    fine = interpolate(guess, size=size, mode="bilinear", align_corners=False)
+    fine = fine[..., : images.shape[-2], : images.shape[-1]]
+    return torch.where(hole.bool(), fine, images)
+
+
+def _neighbours(values: Tensor) -> Tensor:
+    """Weighted sum of the eight neighbours; images and channels side by side, a group each."""
+    weights = [[1 / 12, 1 / 6, 1 / 12], [1 / 6, 0, 1 / 6], [1 / 12, 1 / 6, 1 / 12]]
+    planes = values.reshape(1, -1, *values.shape[-2:])
+    kernel = values.new_tensor(weights).expand(planes.shape[1], 1, 3, 3)
+    return conv2d(planes, kernel, padding=1, groups=planes.shape[1]).reshape(values.shape)
+
+
+def _dot(left: Tensor, right: Tensor) -> Tensor:
+    return (left * right).sum(dim=(2, 3), keepdim=True)
+
+
+def _spread(images: Tensor) -> Tensor:
+    return images.std(dim=(2, 3), keepdim=True, correction=0)
+
+
+def _noise(images: Tensor, context: FillContext, purpose: str) -> Tensor:
+    keys = stream_keys(context.keys, seed=context.seed, purpose=purpose).to(images.device)
+    return keyed_normal(keys, images[0].numel()).reshape(images.shape).to(images.dtype)

@@ -1,0 +1,59 @@
+"""Units: bring a map to the units that are ranked (pixels or whole patches), and back to pixels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from faithscope.errors import FaithscopeError, choose
+
+UNITS = ("pixels", "patches")
+UPSAMPLES = ("bilinear", "nearest")
+
+
+def to_pixels(maps: Tensor, size: tuple[int, int], upsample: str = "bilinear") -> Tensor:
+    """Upsample patch maps to pixels; a map that has that size already is returned as it is.
+
+    Shapes: maps [B, h, w] -> [B, H, W].
+    """
+    choose("upsampling", upsample, UPSAMPLES)
+    if tuple(maps.shape[-2:]) == tuple(size):
+        return maps
+    if upsample == "bilinear":
+        return interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+    return interpolate(maps[:, None], size=size, mode="nearest")[:, 0]
+
+
+def to_patches(maps: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Sum a pixel map inside each patch; a map of the grid's shape is returned as it is.
+
+    Shapes: maps [B, H, W] -> [B, h, w].
+
+    >>> to_patches(torch.ones(1, 4, 6), (2, 3))
+    tensor([[[4., 4., 4.],
+             [4., 4., 4.]]])
+    """
+    height, width = maps.shape[-2:]
+    rows, columns = grid
+    if (height, width) == (rows, columns):
+        return maps
+    if height % rows or width % columns:
+        raise FaithscopeError(
+            f"A map of {height}×{width} pixels cannot be cut into {rows}×{columns} patches: "
+            "use units='pixels'."
+        )
+    tiles = maps.reshape(-1, rows, height // rows, columns, width // columns)
+    return tiles.sum(dim=(2, 4))
+
+
+def unit_mask_to_pixels(mask: Tensor, shape: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """Spread a mask over units to the pixels they cover.
+
+    Shapes: mask bool [B, n] with n = h·w of `shape` -> bool [B, 1, H, W] of `size`.
+    """
+    mask = mask.reshape(-1, 1, *shape)
+    if shape == size:
+        return mask
+    down, right = size[0] // shape[0], size[1] // shape[1]
+    return torch.repeat_interleave(torch.repeat_interleave(mask, down, dim=2), right, dim=3)

@@ -1,0 +1,141 @@
+"""One small registry for everything that has a name: methods, metrics, fills, model sources.
+
+A name may carry options in text, ``auc(step=5)``: the same in Python, YAML and on the command
+line. Other packages add entries through entry points.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+from faithscope.errors import FaithscopeError, unknown
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Names to things, filled by `register` and by the entry points of other packages.
+
+    >>> numbers = Registry[int]("number")
+    >>> numbers.register("one", 1)
+    1
+    >>> numbers["one"]
+    1
+    """
+
+    def __init__(self, kind: str, group: str | None = None) -> None:
+        self.kind = kind
+        self.group = group
+        self._items: dict[str, T] = {}
+        self._plugins_loaded = False
+
+    def register(self, name: str, item: T) -> T:
+        """Add `item` under `name`; a name can be taken only once."""
+        if name in self._items:
+            raise FaithscopeError(f"The {self.kind} '{name}' is registered already: take another.")
+        self._items[name] = item
+        return item
+
+    def __getitem__(self, name: str) -> T:
+        self._load_plugins()
+        if name not in self._items:
+            raise unknown(self.kind, name, self._items)
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._load_plugins()
+        return iter(sorted(self._items))
+
+    def __contains__(self, name: object) -> bool:
+        self._load_plugins()
+        return name in self._items
+
+    def values(self) -> list[T]:
+        """Everything registered, in the order it was registered."""
+        self._load_plugins()
+        return list(self._items.values())
+
+    def _load_plugins(self) -> None:
+        if self._plugins_loaded or self.group is None:
+            return
+        self._plugins_loaded = True
+        for point in entry_points(group=self.group):
+            if point.name in self._items:
+                continue
+            loaded = point.load()  # importing may register by itself, through a decorator
+            if point.name not in self._items:
+                self._items[point.name] = loaded
+
+
+def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
+    """Split ``name(option=value, …)`` into the name and its options.
+
+    Values are Python literals; a bare word is a string.
+
+    >>> parse_spec("saco(weight=ratio, k=5)")
+    ('saco', {'weight': 'ratio', 'k': 5})
+    >>> parse_spec("captum:Saliency")
+    ('captum:Saliency', {})
+    """
+    name, bracket, rest = text.strip().partition("(")
+    if not bracket:
+        return name, {}
+    complaint = FaithscopeError(f"'{text}' is not of the form name(option=value, …).")
+    try:
+        call = ast.parse(f"_({rest}", mode="eval").body
+    except SyntaxError:
+        raise complaint from None
+    if not isinstance(call, ast.Call) or call.args:
+        raise complaint
+    options = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            raise complaint
+        try:
+            options[keyword.arg] = (
+                keyword.value.id
+                if isinstance(keyword.value, ast.Name)
+                else ast.literal_eval(keyword.value)
+            )
+        except ValueError:
+            raise complaint from None
+    return name.strip(), options
+
+
+def format_spec(name: str, options: Mapping[str, Any]) -> str:
+    """Write a name and its options as the text `parse_spec` reads.
+
+    >>> format_spec("saco", {"weight": "ratio"})
+    'saco(weight=ratio)'
+    """
+    if not options:
+        return name
+    inside = ", ".join(f"{key}={value}" for key, value in options.items())
+    return f"{name}({inside})"
+
+
+def split_specs(text: str) -> list[str]:
+    """Split a comma-separated list of specs, leaving commas inside brackets alone.
+
+    >>> split_specs("saco(k=5, weight=ratio),aopc")
+    ['saco(k=5, weight=ratio)', 'aopc']
+    """
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    return [part.strip() for part in [*parts, text[start:]] if part.strip()]
+
+
+def check_options(kind: str, name: str, given: Mapping[str, Any], valid: Mapping[str, Any]) -> None:
+    """Refuse an option that `name` does not have."""
+    for option in given:
+        if option not in valid:
+            if not valid:
+                raise FaithscopeError(f"The {kind} '{name}' takes no options, got '{option}'.")
+            raise unknown(f"option of {kind} '{name}'", option, valid)

@@ -1,0 +1,322 @@
+"""What a run leaves behind: scores, responses, samples, a manifest, and what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from faithscope.errors import FaithscopeError
+from faithscope.results.stats import bootstrap_interval, holm, paired_p_values
+
+FORMAT = 1
+TABLES = ("scores", "responses", "samples")
+SIGNIFICANT = 0.05
+
+_text = pa.dictionary(pa.int32(), pa.string())
+SCHEMAS = {
+    "scores": pa.schema(
+        [
+            ("model", _text),
+            ("data", _text),
+            ("sample", _text),
+            ("method", _text),
+            ("draw", pa.int32()),
+            ("metric", _text),
+            ("k", pa.int32()),
+            ("fill", _text),
+            ("upsample", _text),
+            ("value", pa.float64()),
+            ("flag", _text),
+        ]
+    ),
+    "responses": pa.schema(
+        [
+            ("sample", _text),
+            ("method", _text),
+            ("draw", pa.int32()),
+            ("start", pa.int32()),
+            ("stop", pa.int32()),
+            ("log_p", pa.float64()),
+            ("top1", pa.int32()),
+            ("salience", pa.float64()),
+        ]
+    ),
+    "samples": pa.schema(
+        [
+            ("sample", _text),
+            ("label", pa.int32()),
+            ("target", pa.int32()),
+            ("predicted", pa.int32()),
+            ("log_p0", pa.float64()),
+        ]
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Scores of a run with everything needed to judge and repeat it.
+
+    `scores` is the long table (model, data, sample, method, draw, metric, k, fill, upsample, value,
+    flag); `responses` are the model's answers by span; `samples` the intact images; `manifest` the
+    protocol, versions, fingerprints and cost.
+    """
+
+    scores: pa.Table
+    responses: pa.Table
+    samples: pa.Table
+    manifest: Mapping[str, Any]
+
+    @property
+    def methods(self) -> list[str]:
+        """Method labels in the order they were asked for."""
+        return list(self.manifest["methods"])
+
+    @property
+    def metrics(self) -> list[str]:
+        """Metric labels in the order they were asked for."""
+        return list(self.manifest["metrics"])
+
+    def values(self, method: str, metric: str) -> NDArray[np.float64]:
+        """Scores of one method and metric by sample, random draws averaged: [samples]."""
+        place = self.methods.index(method), self.metrics.index(metric)
+        values: NDArray[np.float64] = self._cube[place]
+        return values
+
+    def summary(self) -> pa.Table:
+        """Method × metric: mean, 95 % interval, n, flagged, and the test against matched random.
+
+        `p_vs_random` is Holm-adjusted over the whole table; `verdict` is "better", "worse" or
+        "same" than the matched random attribution, "" where there is none.
+        """
+        return pa.Table.from_pylist(self._summary)
+
+    def table(self) -> str:
+        """The summary as a Markdown table: mean [interval], * better, † worse than random."""
+        cells = {(row["method"], row["metric"]): row for row in self._summary}
+        header = ["method", *(f"{name} {self.arrow(name)}" for name in self.metrics)]
+        lines = [header, ["---"] + ["---:"] * len(self.metrics)]
+        for method in self.methods:
+            marked = [format_cell(cells[method, metric]) for metric in self.metrics]
+            lines.append([method, *marked])
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+    def arrow(self, metric: str) -> str:
+        """Which way is better."""
+        return "↑" if self.manifest["metrics"][metric]["higher_is_better"] else "↓"
+
+    def verdicts(self) -> list[str]:
+        """One sentence per method: on which metrics it beats its matched random attribution."""
+        return [_verdict(method, rows) for method, rows in self._tested().items()]
+
+    def headline(self) -> str:
+        """The run in one sentence."""
+        tested = self._tested()
+        if not tested:
+            return "Nothing was compared with random attribution."
+        always = [m for m, rows in tested.items() if all(r["verdict"] == "better" for r in rows)]
+        never = [m for m, rows in tested.items() if not any(r["verdict"] == "better" for r in rows)]
+        metrics = "the metric" if len(self.metrics) == 1 else f"all {len(self.metrics)} metrics"
+        some = len(tested) - len(always) - len(never)
+        parts = [
+            f"{len(names)} of {len(tested)} methods {said}{': ' if names else ''}{', '.join(names)}"
+            for names, said in (
+                (always, f"beat matched random attribution on {metrics}"),
+                (never, "beat it on none"),
+            )
+        ]
+        if some:
+            parts.insert(1, f"{some} beat it on some")
+        return "; ".join(parts) + "."
+
+    def save(self, folder: str | Path) -> Path:
+        """Write Parquet tables and manifest.json; each file appears whole or not at all."""
+        root = Path(folder)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            for name in TABLES:
+                _write(root / f"{name}.parquet", getattr(self, name))
+            text = json.dumps(self.manifest, indent=1, ensure_ascii=False)
+            _write(root / "manifest.json", text)
+        except OSError as error:
+            raise FaithscopeError(
+                f"The result cannot be written to '{folder}' ({error.strerror}): give another "
+                "folder."
+            ) from None
+        return root
+
+    def report(self, path: str | Path) -> Path:
+        """Write one self-contained HTML page."""
+        from faithscope.report import write_page
+
+        return write_page(self, Path(path))
+
+    @cached_property
+    def _cube(self) -> NDArray[np.float64]:
+        """[methods, metrics, samples], random draws averaged."""
+        samples = self.samples["sample"].to_pylist()
+        shape = (len(self.methods), len(self.metrics), len(samples))
+        places = [_codes(self.scores["method"], self.methods)]
+        places += [_codes(self.scores["metric"], self.metrics)]
+        places += [_codes(self.scores["sample"], samples)]
+        flat = np.ravel_multi_index(tuple(places), shape)
+        values = self.scores["value"].to_numpy()
+        known = ~np.isnan(values)
+        size = int(np.prod(shape))
+        sums = np.bincount(flat[known], values[known], minlength=size)
+        counts = np.bincount(flat[known], minlength=size)
+        with np.errstate(invalid="ignore"):
+            return (sums / counts).reshape(shape)
+
+    @cached_property
+    def _summary(self) -> list[dict[str, Any]]:
+        flagged = _count_flags(self.scores)
+        rows: list[dict[str, Any]] = []
+        differences = []
+        for method in self.methods:
+            matched = self.manifest["methods"][method]["matched_random"]
+            for metric in self.metrics:
+                values = self.values(method, metric)
+                known = values[~np.isnan(values)]
+                low, high = bootstrap_interval(known)
+                other = self.values(matched, metric) if matched else np.full_like(values, np.nan)
+                differences.append(values - other)
+                rows.append(
+                    {
+                        "method": method,
+                        "metric": metric,
+                        "mean": float(known.mean()) if len(known) else float("nan"),
+                        "ci_low": low,
+                        "ci_high": high,
+                        "n": len(known),
+                        "flagged": flagged.get((method, metric), 0),
+                        "matched_random": matched or "",
+                        "difference": _mean(differences[-1]),
+                    }
+                )
+        adjusted = holm(paired_p_values(np.stack(differences, axis=1)))
+        for row, p_value in zip(rows, adjusted, strict=True):
+            better = self.manifest["metrics"][row["metric"]]["higher_is_better"]
+            row["p_vs_random"] = float(p_value)
+            row["verdict"] = _compare(row["difference"], p_value, better)
+        return rows
+
+    def _tested(self) -> dict[str, list[dict[str, Any]]]:
+        tested: dict[str, list[dict[str, Any]]] = {}
+        for row in self._summary:
+            if row["verdict"]:
+                tested.setdefault(row["method"], []).append(row)
+        return tested
+
+
+def load_result(folder: str | Path) -> Result:
+    """Read a result that `Result.save` wrote."""
+    root = Path(folder)
+    try:
+        manifest = json.loads((root / "manifest.json").read_text())
+        if manifest.get("format") != FORMAT:
+            raise FaithscopeError(
+                f"The run '{folder}' has format {manifest.get('format')}, this faithscope reads "
+                f"{FORMAT}: evaluate again or use the version that wrote it."
+            )
+        tables = [pq.read_table(root / f"{name}.parquet") for name in TABLES]
+    except FaithscopeError:
+        raise
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise FaithscopeError(
+            f"'{folder}' is not a faithscope run ({type(error).__name__}): give a folder that "
+            "result.save or `faithscope evaluate --out` wrote."
+        ) from None
+    scores, responses, samples = tables
+    return Result(scores, responses, samples, manifest)
+
+
+def format_cell(row: Mapping[str, Any]) -> str:
+    """Write one cell of the summary: mean [low, high] and a mark."""
+    if not row["n"]:
+        return "—"
+    mark = {"better": " *", "worse": " †"}.get(row["verdict"], "")
+    if np.isnan(row["ci_low"]):
+        return f"{row['mean']:.3f}{mark}"
+    return f"{row['mean']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]{mark}"
+
+
+def _compare(difference: float, p_value: float, higher_is_better: bool) -> str:
+    if np.isnan(p_value):
+        return ""
+    if p_value > SIGNIFICANT:
+        return "same"
+    return "better" if (difference > 0) == higher_is_better else "worse"
+
+
+def _verdict(method: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    matched = rows[0]["matched_random"]
+    by = {
+        verdict: [row["metric"] for row in rows if row["verdict"] == verdict]
+        for verdict in ("better", "worse", "same")
+    }
+    if len(by["better"]) == len(rows):
+        return f"{method} beats {matched} on every metric."
+    said = [
+        f"{words} on {', '.join(by[verdict])}"
+        for verdict, words in (
+            ("better", f"beats {matched}"),
+            (
+                "same",
+                "cannot be told from it" if by["better"] else f"cannot be told from {matched}",
+            ),
+            ("worse", "is worse than random" if by["better"] else f"is worse than {matched}"),
+        )
+        if by[verdict]
+    ]
+    return f"{method} {', '.join(said)}."
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _codes(column: pa.ChunkedArray, names: Sequence[str]) -> NDArray[np.int64]:
+    place = {name: position for position, name in enumerate(names)}
+    encoded = column.combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.chunk(0)
+    dictionary = np.array([place[name] for name in encoded.dictionary.to_pylist()], dtype=np.int64)
+    indices: NDArray[np.int64] = dictionary[encoded.indices.to_numpy()]
+    return indices
+
+
+def _count_flags(scores: pa.Table) -> dict[tuple[str, str], int]:
+    counts: dict[tuple[str, str], int] = {}
+    columns = (scores[name].to_pylist() for name in ("method", "metric", "sample", "flag"))
+    seen = {(m, k, s) for m, k, s, flag in zip(*columns, strict=True) if flag}
+    for method, metric, _ in seen:
+        counts[method, metric] = counts.get((method, metric), 0) + 1
+    return counts
+
+
+def _write(path: Path, content: pa.Table | str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        if isinstance(content, str):
+            Path(temporary).write_text(content)
+        else:
+            pq.write_table(content, temporary)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
