@@ -10,19 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithscope.data import ImageData, as_image_data, image_digests
+from faithscope.data import ImageData, as_image_data, class_numbers, image_digests
+from faithscope.engine import check_classes
 from faithscope.errors import FaithscopeError, choose
 from faithscope.evaluation import Advance, ModelLike, prepare
 from faithscope.methods import Method, MethodLike, explain_batch, resolve_methods
 from faithscope.metrics import MetricLike
-from faithscope.models import Model, as_model, undisturbed
+from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.perturb import UNITS, to_patches, to_pixels
 from faithscope.results import Result
 
 
 def explain(
     model: ModelLike,
-    images: Tensor,
+    images: Tensor | np.ndarray,
     methods: MethodLike | Iterable[MethodLike],
     *,
     target: Tensor | int | None = None,
@@ -43,6 +44,12 @@ def explain(
     """
     model = as_model(model)
     choose("units", units, UNITS)
+    if isinstance(images, np.ndarray):
+        images = torch.from_numpy(images)
+    if not isinstance(images, Tensor):
+        raise FaithscopeError(
+            f"fs.explain takes images as one tensor [B, C, H, W], got {type(images).__name__}."
+        )
     as_image_data(images)
     if not torch.isfinite(images).all():
         raise FaithscopeError(
@@ -53,7 +60,11 @@ def explain(
     size = (images.shape[-2], images.shape[-1])
     goal = _explain_target(model, images, target)
     pairs = [(method, 0) for method in chosen]
-    maps = explain_batch(model, images, goal, pairs, keys=image_digests(images), seed=seed)
+    try:
+        maps = explain_batch(model, images, goal, pairs, keys=image_digests(images), seed=seed)
+    except (RuntimeError, AssertionError, ValueError, IndexError):
+        check_classes(goal, _logits(model, images[:1]).shape[1])  # says so if these do not fit
+        raise
     by_label = {
         method.label: to_pixels(values, size, upsample)
         if units == "pixels"
@@ -138,9 +149,8 @@ def evaluate(
 
 def _explain_target(model: Model, images: Tensor, target: Tensor | int | None) -> Tensor:
     if target is None:
-        with undisturbed(model.module), torch.no_grad():
-            return model.logits(images).argmax(-1)
-    goal = torch.as_tensor(target, device=images.device).to(torch.int64)
+        return _logits(model, images).argmax(-1)
+    goal = class_numbers("target", target).to(images.device)
     if goal.ndim == 0:
         goal = goal.expand(len(images))
     if goal.shape != (len(images),):
@@ -149,3 +159,13 @@ def _explain_target(model: Model, images: Tensor, target: Tensor | int | None) -
             f"{list(goal.shape)}."
         )
     return goal
+
+
+def _logits(model: Model, images: Tensor) -> Tensor:
+    with undisturbed(model.module), torch.no_grad():
+        try:
+            return model.logits(images.to(model.dtype))
+        except FaithscopeError:
+            raise
+        except (RuntimeError, AssertionError, ValueError, IndexError) as error:
+            raise cannot_run(model, images, error) from error

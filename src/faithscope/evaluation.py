@@ -6,42 +6,37 @@ be run. Nothing is computed before everything that can be checked has been check
 
 from __future__ import annotations
 
-import hashlib
-import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import version
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-import faithscope
-from faithscope.data import Batch, ImageData, Skipped, as_image_data, image_digests, load_data
+from faithscope.data import Batch, ImageData, Skipped, as_image_data, class_numbers, load_data
 from faithscope.engine import (
     Column,
     Job,
     Protocol,
     Responder,
-    ShardResult,
+    ask_shard,
     check_resolution,
     choose_batch_size,
-    evaluate_shard,
     passes_per_image,
     prepare_forward,
 )
 from faithscope.errors import FaithscopeError, choose
 from faithscope.methods import METHODS, Method, MethodLike, explain_batch, resolve_methods
 from faithscope.metrics import MetricLike, check_k, resolve_metrics
-from faithscope.models import Model, as_model
+from faithscope.models import Model, as_model, undisturbed
 from faithscope.perturb import FILLS, TIES, UNITS, UPSAMPLES
-from faithscope.results import FORMAT, SCHEMAS, Result
+from faithscope.results import Result
+from faithscope.results.collect import Collected, manifest
 
 GROUPS = ("sum", "mean")
 SHARD = 64
@@ -88,12 +83,17 @@ class Evaluation:
         return passes_per_image(job.metrics, n, len(job.columns), k=job.protocol.k)
 
     def forecast(self) -> Forecast:
-        """Time one batch of the model and one small batch of the methods, and multiply."""
+        """Time one batch of the model and one small batch of the methods, and multiply.
+
+        On a CPU the methods are timed on a single image: integrated gradients of a few images can
+        take longer than somebody who only wants to know will wait.
+        """
         job = self.job
-        images = self.first.images[:4].to(job.model.device)
+        fast = job.model.device.type == "cuda"
+        images = self.first.images[: job.explain_batch_size if fast else 1].to(job.model.device)
         few = images.to(job.responder.forward.dtype)
         inputs = few.repeat(self.batch_size // len(few) + 1, 1, 1, 1)[: self.batch_size]
-        with job.responder.forward.mode():
+        with undisturbed(job.model.module), job.responder.forward.mode():
             per_pass = _timed(lambda: job.responder.forward.logits(inputs)) / len(inputs)
         wanted = [(column.method, column.draw) for column in job.columns if column.method]
         target = torch.zeros(len(images), dtype=torch.int64, device=images.device)
@@ -112,13 +112,35 @@ class Evaluation:
         started = time.perf_counter()
         if advance is not None:
             self.job.responder.advance = advance
-        collected = _Collected(self.job, self.data.name)
-        for batch in chain([self.first], self.batches):
-            self.skipped += batch.skipped
-            for part in batch.split(self.shard):
-                collected.add(evaluate_shard(self.job, part))
-        seconds = time.perf_counter() - started
-        return collected.result(_manifest(self, collected, seconds))
+        collected = Collected(self.job, self.data.name)
+        with ThreadPoolExecutor(1) as loader, ThreadPoolExecutor(1) as scorer:
+            scoring: Future[None] | None = None
+            for batch in _ahead(loader, chain([self.first], self.batches)):
+                self.skipped += batch.skipped
+                for part in batch.split(self.shard):
+                    answers = ask_shard(self.job, part)
+                    if scoring is not None:
+                        scoring.result()
+                    scoring = scorer.submit(collected.add, answers)
+            if scoring is not None:
+                scoring.result()
+        return collected.result(
+            manifest(
+                collected,
+                skipped=self.skipped,
+                batch_size=self.batch_size,
+                shard=self.shard,
+                seconds=time.perf_counter() - started,
+            )
+        )
+
+
+def _ahead(loader: Executor, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Load the next batch while the model is busy with this one."""
+    pending = loader.submit(next, batches, None)
+    while (batch := pending.result()) is not None:
+        pending = loader.submit(next, batches, None)
+        yield batch
 
 
 def prepare(
@@ -160,8 +182,9 @@ def prepare(
     n = _unit_count(model, first.images, units)
     check_resolution(wanted, k, _most_units(model, data, n, units))
     example = first.images.to(model.device)
-    forward = prepare_forward(model, precision, example[:32])
-    size = _batch_size(batch_size, lambda: choose_batch_size(forward, example))
+    with undisturbed(model.module):
+        forward = prepare_forward(model, precision, example[:32])
+        size = _batch_size(batch_size, lambda: choose_batch_size(forward, example))
     protocol = Protocol(
         target=target if isinstance(target, str) else "given",
         k=k,
@@ -189,7 +212,7 @@ def prepare(
 
 def _as_data(model: Model, images: Any, labels: Any) -> ImageData:
     if isinstance(images, str | Path):
-        return load_data(images, model)
+        images = load_data(images, model)
     return as_image_data(images, labels)
 
 
@@ -250,7 +273,11 @@ def _columns(
 
 
 def _given_maps(maps: Mapping[str, Tensor | np.ndarray] | None, count: int) -> dict[str, Tensor]:
-    given = {name: torch.as_tensor(values) for name, values in (maps or {}).items()}
+    if maps is not None and not isinstance(maps, Mapping):
+        raise FaithscopeError(
+            f"maps must be given by name, maps={{'mine': …}}, got {type(maps).__name__}."
+        )
+    given = {str(name): _as_maps(name, values) for name, values in (maps or {}).items()}
     for name, values in given.items():
         if values.ndim != 3 or (count and len(values) != count):
             raise FaithscopeError(
@@ -260,6 +287,15 @@ def _given_maps(maps: Mapping[str, Tensor | np.ndarray] | None, count: int) -> d
         if not values.is_floating_point():
             given[name] = values.to(torch.float64)
     return given
+
+
+def _as_maps(name: str, values: Any) -> Tensor:
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise FaithscopeError(
+            f"The maps '{name}' must be one tensor or array, got {type(values).__name__}."
+        ) from None
 
 
 def _unit_count(model: Model, images: Tensor, units: str) -> int:
@@ -288,9 +324,9 @@ def _batch_size(batch_size: int | str, automatic: Callable[[], int]) -> int:
 def _checked_target(target: str | int | Tensor, count: int) -> str | int | Tensor:
     if isinstance(target, str):
         return choose("target", target, ("predicted", "label"))
-    if isinstance(target, int):
-        return target
-    target = torch.as_tensor(target).to(torch.int64).cpu()
+    target = class_numbers("target", target)
+    if target.ndim == 0:
+        return int(target)
     if count and target.shape != (count,):
         raise FaithscopeError(
             f"target must be 'predicted', 'label', a class or one class for each of the {count} "
@@ -300,177 +336,13 @@ def _checked_target(target: str | int | Tensor, count: int) -> str | int | Tenso
 
 
 def _timed(call: Callable[[], Any]) -> float:
-    """Seconds of one call, after one to warm up."""
+    """Seconds of one call; where there is a GPU, after one to warm up."""
+    gpu = torch.cuda.is_available()
     seconds = 0.0
-    for _ in range(2):
+    for _ in range(2 if gpu else 1):
         started = time.perf_counter()
         call()
-        if torch.cuda.is_available():
+        if gpu:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - started
     return seconds
-
-
-class _Collected:
-    """Tables that grow by a shard at a time."""
-
-    def __init__(self, job: Job, data: str) -> None:
-        self.job = job
-        self.data = data
-        self.parts: dict[str, list[pa.Table]] = {name: [] for name in SCHEMAS}
-        self.digest = hashlib.blake2b(digest_size=16)
-        self.hits: list[bool] = []
-        self.samples = 0
-
-    def add(self, shard: ShardResult) -> None:
-        samples = np.array(shard.batch.samples, dtype=object)
-        self.samples += len(samples)
-        for sample, pixels in zip(samples, image_digests(shard.batch.images), strict=True):
-            self.digest.update(f"{sample}|{pixels}".encode())
-        self._add_scores(shard, samples)
-        self._add_responses(shard, samples)
-        labels = shard.batch.labels
-        if labels is not None:
-            self.hits += (shard.predicted == labels).tolist()
-        unknown = np.full(len(samples), -1)
-        self._append(
-            "samples",
-            sample=samples,
-            label=unknown if labels is None else labels.numpy(),
-            target=shard.target.numpy(),
-            predicted=shard.predicted.numpy(),
-            log_p0=shard.log_p0.numpy(),
-        )
-
-    def _add_scores(self, shard: ShardResult, samples: np.ndarray) -> None:
-        columns = self.job.columns
-        rows = len(samples) * len(columns)
-        for label, values in shard.scores.items():
-            self._append(
-                "scores",
-                model=[self.job.model.name] * rows,
-                data=[self.data] * rows,
-                sample=samples.repeat(len(columns)),
-                method=[column.label for column in columns] * len(samples),
-                draw=[column.draw for column in columns] * len(samples),
-                metric=[label] * rows,
-                k=shard.k[label].flatten().numpy(),
-                fill=[self.job.protocol.fill] * rows,
-                upsample=[self.job.protocol.upsample] * rows,
-                value=values.flatten().numpy(),
-                flag=list(chain.from_iterable(shard.flags[label])),
-            )
-
-    def _add_responses(self, shard: ShardResult, samples: np.ndarray) -> None:
-        labels = np.array([column.label for column in self.job.columns], dtype=object)
-        draws = np.array([column.draw for column in self.job.columns])
-        for part in shard.responses:
-            pairs, cuts = part.log_p.shape
-            bounds = np.array(part.plan.cuts)
-            self._append(
-                "responses",
-                sample=samples[part.sample.numpy()].repeat(cuts),
-                method=labels[part.map.numpy()].repeat(cuts),
-                draw=draws[part.map.numpy()].repeat(cuts),
-                start=np.tile(bounds[:, 0], pairs),
-                stop=np.tile(bounds[:, 1], pairs),
-                log_p=part.log_p.flatten().numpy(),
-                top1=part.top1.flatten().numpy(),
-                salience=part.salience.flatten().numpy(),
-            )
-
-    def _append(self, name: str, **columns: Any) -> None:
-        schema = SCHEMAS[name]
-        arrays = [_array(columns[field.name], field.type) for field in schema]
-        self.parts[name].append(pa.Table.from_arrays(arrays, schema=schema))
-
-    def result(self, manifest: Mapping[str, Any]) -> Result:
-        tables = {
-            name: pa.concat_tables(parts).unify_dictionaries() for name, parts in self.parts.items()
-        }
-        return Result(**tables, manifest=manifest)
-
-
-def _array(values: Any, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_dictionary(kind):
-        return pa.array(values, pa.string()).dictionary_encode()
-    return pa.array(values, kind)
-
-
-def _manifest(evaluation: Evaluation, collected: _Collected, seconds: float) -> dict[str, Any]:
-    job, responder = evaluation.job, evaluation.job.responder
-    model = job.model
-    packages = ("torch", "torchvision", "timm", "transformers", "captum", "numpy", "scipy")
-    passes = responder.passes
-    return {
-        "format": FORMAT,
-        "protocol": asdict(job.protocol),
-        "model": {
-            "name": model.name,
-            "fingerprint": model.fingerprint,
-            "mean": model.mean,
-            "std": model.std,
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "classes": model.classes,
-        },
-        "data": {
-            "name": evaluation.data.name,
-            "images": collected.samples,
-            "fingerprint": collected.digest.hexdigest(),
-            "accuracy": float(np.mean(collected.hits)) if collected.hits else None,
-            "skipped": [asdict(item) for item in evaluation.skipped],
-        },
-        "methods": _method_cards(job),
-        "metrics": {
-            metric.label: {
-                "higher_is_better": metric.higher_is_better,
-                "bounds": [None if np.isinf(bound) else bound for bound in metric.bounds],
-                "paper": metric.paper,
-                "equation": metric.equation,
-            }
-            for metric in job.metrics
-        },
-        "cost": {
-            "response_passes": passes,
-            "explanation_passes": job.explanation_passes,
-            "seconds": seconds,
-            "explain_seconds": job.explain_seconds,
-            "respond_seconds": job.respond_seconds,
-            "passes_per_second": passes / job.respond_seconds if job.respond_seconds else None,
-            "batch_size": evaluation.batch_size,
-            "shard": evaluation.shard,
-            "batch_halvings": responder.halvings,
-            "fp16_deviation": responder.forward.deviation,
-        },
-        "machine": {
-            "device": _device_name(model.device),
-            "threads": torch.get_num_threads(),
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-        },
-        "versions": {
-            "faithscope": faithscope.__version__,
-            **{name: version(name) for name in packages},
-        },
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _method_cards(job: Job) -> dict[str, dict[str, Any]]:
-    """Granularity and matched random attribution of every column, in the columns' order."""
-    labels = dict.fromkeys(column.label for column in job.columns)
-    random = {column.label for column in job.columns if column.method and column.method.is_random}
-    cards = {}
-    for label in labels:
-        granularity = job.granularity[label]
-        coarse = granularity == "patch" or job.protocol.units == "patches"
-        match = "random_patch" if coarse else "random"
-        matched = match if match in random and label not in random else None
-        cards[label] = {"granularity": granularity, "matched_random": matched}
-    return cards
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return platform.processor() or device.type

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
+from keyword import iskeyword
 from typing import Any, Generic, TypeVar
 
 from faithscope.errors import FaithscopeError, unknown
@@ -113,8 +114,16 @@ def format_spec(name: str, options: Mapping[str, Any]) -> str:
     """
     if not options:
         return name
-    inside = ", ".join(f"{key}={value}" for key, value in options.items())
+    inside = ", ".join(f"{key}={_written(value)}" for key, value in options.items())
     return f"{name}({inside})"
+
+
+def _written(value: Any) -> Any:
+    """Quote a string unless it is a bare word that `parse_spec` reads as the same string."""
+    bare = not isinstance(value, str) or (
+        value.isascii() and value.isidentifier() and not iskeyword(value)
+    )
+    return value if bare else repr(value)
 
 
 def split_specs(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -37,13 +37,15 @@ class Skipped:
 class Batch:
     """A few images of one shape, normalised for the model.
 
-    Shapes: images [B, C, H, W]; labels int64 [B] or None; positions are places in the data set.
+    `keys` name a sample for its random draws: its name, or else its `digests` entry, the hash of
+    its pixels. Shapes: images [B, C, H, W]; labels int64 [B] or None.
     """
 
     images: Tensor
     labels: Tensor | None
     samples: tuple[str, ...]
     keys: tuple[str, ...]
+    digests: tuple[str, ...]
     positions: tuple[int, ...]
     skipped: tuple[Skipped, ...] = ()
 
@@ -52,8 +54,8 @@ class Batch:
         for start in range(0, len(self.images), size):
             part = slice(start, start + size)
             labels = None if self.labels is None else self.labels[part]
-            samples, keys, positions = self.samples[part], self.keys[part], self.positions[part]
-            yield Batch(self.images[part], labels, samples, keys, positions)
+            names = (self.samples[part], self.keys[part], self.digests[part])
+            yield Batch(self.images[part], labels, *names, self.positions[part])
 
 
 class ImageData(Protocol):
@@ -98,11 +100,13 @@ class TensorImages:
         fine = torch.isfinite(images).flatten(1).all(1).tolist()
         kept = [position for position, good in zip(positions, fine, strict=True) if good]
         images = images[torch.tensor(fine)]
+        digests = image_digests(images)
         return Batch(
             images=images,
             labels=None if self.labels is None else self.labels[kept],
             samples=tuple(map(str, kept)),
-            keys=image_digests(images),
+            keys=digests,
+            digests=digests,
             positions=tuple(kept),
             skipped=tuple(
                 Skipped(str(position), "it holds NaN or infinite values")
@@ -137,6 +141,8 @@ class FileImages:
             file = self.files[position]
             try:
                 image = preprocess(self.model, read_image(file))
+            except FaithscopeError:  # the model's fault, not this image's
+                raise
             except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
                 reason = f"it cannot be read ({type(error).__name__})"
                 skipped.append(Skipped(self._sample(position), reason))
@@ -151,7 +157,8 @@ class FileImages:
             images = (
                 torch.stack([image for _, image in items]) if items else torch.empty(0, 3, 1, 1)
             )
-            yield Batch(images, labels, samples, samples, tuple(places), tuple(skipped))
+            names = (samples, samples, image_digests(images))
+            yield Batch(images, labels, *names, tuple(places), tuple(skipped))
             skipped = []
 
     def _sample(self, position: int) -> str:
@@ -173,7 +180,12 @@ class LoaderImages:
         """The loader's batches, cut to `size`."""
         done = 0
         for item in self.loader:
-            images, labels = item if isinstance(item, tuple | list) else (item, None)
+            images, labels = (*item, None)[:2] if isinstance(item, tuple | list) else (item, None)
+            if not isinstance(images, Tensor | np.ndarray):
+                raise FaithscopeError(
+                    f"A loader must yield images [B, C, H, W] or (images, labels), got "
+                    f"{type(images).__name__}."
+                )
             part = as_image_data(images, labels, name=self.name)
             for batch in part.batches(size):
                 shifted = tuple(done + position for position in batch.positions)
@@ -182,6 +194,7 @@ class LoaderImages:
                     batch.labels,
                     tuple(map(str, shifted)),
                     batch.keys,
+                    batch.digests,
                     shifted,
                     tuple(Skipped(str(done + int(s.sample)), s.reason) for s in batch.skipped),
                 )
@@ -223,17 +236,22 @@ def load_data(
 
 def as_image_data(images: Any, labels: Any = None, *, name: str = "tensor") -> ImageData:
     """Accept a tensor, an array, a list of images, a loader or a data set."""
+    if labels is not None and not isinstance(images, Tensor | np.ndarray | list | tuple):
+        raise FaithscopeError(
+            f"labels go with a tensor, an array or a list of images, not with "
+            f"{type(images).__name__}: a loader yields (images, labels), class folders name theirs."
+        )
     if isinstance(images, TensorImages | FileImages | LoaderImages):
         return images
     if isinstance(images, np.ndarray):
         images = torch.from_numpy(images)
     if isinstance(images, list | tuple):
-        images = [torch.as_tensor(image) for image in images]
+        images = [_as_image(image) for image in images]
     elif not isinstance(images, Tensor):
         if hasattr(images, "batches") and hasattr(images, "__len__"):
             data: ImageData = images
             return data
-        if isinstance(images, Iterable):
+        if isinstance(images, Iterable) and not isinstance(images, Mapping):
             return LoaderImages(images, _loader_length(images), name)
         raise FaithscopeError(
             f"Images are a tensor [B, C, H, W], a list, a loader or a data set, got "
@@ -253,13 +271,35 @@ def as_image_data(images: Any, labels: Any = None, *, name: str = "tensor") -> I
                 f"got {image.dtype} {list(image.shape)}: use model.transform on a PIL image."
             )
     if labels is not None:
-        labels = torch.as_tensor(labels).to(torch.int64).cpu()
+        labels = class_numbers("labels", labels)
         if labels.shape != (len(images),):
             raise FaithscopeError(
                 f"labels must hold one class number for each of the {len(images)} images, got "
                 f"shape {list(labels.shape)}."
             )
     return TensorImages(images, labels, name)
+
+
+def class_numbers(what: str, values: Any) -> Tensor:
+    """Turn one class number or several into int64 on the CPU; refuse what is not one."""
+    try:
+        given = torch.as_tensor(values).cpu()
+        numbers = given.to(torch.int64)
+    except (TypeError, ValueError, RuntimeError):
+        given = numbers = torch.tensor(-1)
+    if (numbers != given).any() or (numbers < 0).any():
+        raise FaithscopeError(f"{what} must be class numbers, whole and from 0 upwards.")
+    return numbers
+
+
+def _as_image(image: Any) -> Tensor:
+    try:
+        return torch.as_tensor(image)
+    except (TypeError, ValueError, RuntimeError):
+        raise FaithscopeError(
+            f"Images must be float tensors [channels, height, width] normalised for the model, got "
+            f"{type(image).__name__}: use model.transform on a PIL image, or give a folder."
+        ) from None
 
 
 def image_digests(images: Tensor) -> tuple[str, ...]:
@@ -274,7 +314,7 @@ def read_image(source: Path | bytes) -> Image.Image:
         image = ImageOps.exif_transpose(opened)
     if image.mode.startswith("I") or image.mode == "F":  # 16- or 32-bit grey: scale, do not clip
         values = np.asarray(image, dtype=np.float64)
-        top = 65535.0 if values.max() > 255 else 255.0
+        top = 65535.0 if image.mode.startswith("I;16") or values.max() > 255 else 255.0
         image = Image.fromarray((values.clip(0, top) * (255.0 / top)).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")

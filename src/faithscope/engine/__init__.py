@@ -2,11 +2,13 @@
 
 from faithscope.engine.plan import Plan, check_resolution, passes_per_image, plan_map
 from faithscope.engine.precision import PRECISIONS, Forward, prepare_forward
-from faithscope.engine.respond import Responder, choose_batch_size
-from faithscope.engine.shard import Column, Job, Protocol, ShardResult, evaluate_shard
+from faithscope.engine.respond import Responder, check_classes, choose_batch_size
+from faithscope.engine.score import ShardResult, score_shard
+from faithscope.engine.shard import Answers, Column, Job, Protocol, ask_shard
 
 __all__ = [
     "PRECISIONS",
+    "Answers",
     "Column",
     "Forward",
     "Job",
@@ -14,10 +16,12 @@ __all__ = [
     "Protocol",
     "Responder",
     "ShardResult",
+    "ask_shard",
+    "check_classes",
     "check_resolution",
     "choose_batch_size",
-    "evaluate_shard",
     "passes_per_image",
     "plan_map",
     "prepare_forward",
+    "score_shard",
 ]

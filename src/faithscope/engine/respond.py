@@ -80,7 +80,7 @@ class Responder:
         Shapes: images [S, C, H, W], target [S] -> log-probability [S], predicted class [S].
         """
         rows = Rows.intact(len(images)).to(images.device)
-        return self._run(rows, lambda part: images[part.sample], target, check=True)
+        return self._run(rows, lambda part: images[part.sample], target, check=target is not None)
 
     def perturbed(self, subject: Subject, rows: Rows, target: Tensor) -> tuple[Tensor, Tensor]:
         """Run perturbed inputs. Shapes: R rows, target [S] -> log-probability [R], top-1 [R]."""
@@ -125,7 +125,7 @@ class Responder:
         top1 = log_p.argmax(-1)
         chosen = top1 if target is None else target[part.sample]
         if check:
-            _check_classes(chosen, log_p.shape[1])
+            check_classes(chosen, log_p.shape[1])
         return log_p.gather(1, chosen[:, None])[:, 0], top1
 
     def _back_off(self, size: int, error: Exception) -> None:
@@ -143,7 +143,8 @@ class Responder:
             torch.cuda.empty_cache()
 
 
-def _check_classes(chosen: Tensor, classes: int) -> None:
+def check_classes(chosen: Tensor, classes: int) -> None:
+    """Refuse a target that is not a class of the model."""
     low, high = int(chosen.min()), int(chosen.max())
     if low < 0 or high >= classes:
         raise FaithscopeError(

@@ -1,4 +1,4 @@
-"""One shard of images, from intact images to scores: targets, maps, ranks, plans, responses."""
+"""One shard of images, as far as the model is asked: targets, maps, ranks, plans, answers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from faithscope.engine.plan import Plan, plan_map
 from faithscope.engine.respond import Responder, Rows, Subject, is_out_of_memory
 from faithscope.errors import FaithscopeError
 from faithscope.methods import Method, explain_batch
-from faithscope.metrics import AUTO_K, Metric, Responses, auto_k
-from faithscope.models import Model, PassCounter, undisturbed
+from faithscope.metrics import AUTO_K, Metric, auto_k
+from faithscope.models import Model, PassCounter, cannot_run, undisturbed
 from faithscope.perturb import (
     FillContext,
     order_units,
@@ -64,49 +64,15 @@ class Job:
     explain_batch_size: int
     explanation_passes: int = 0
     explain_seconds: float = 0.0
-    respond_seconds: float = 0.0
     granularity: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
-class PlanResponses:
-    """The answers to one plan: P pairs of (sample, map), C cuts.
+class Ranked:
+    """The maps of a shard in ranked units; plans and salience sums by what "auto" means for a map.
 
-    Shapes: sample, map int64 [P]; log_p, salience float64 [P, C]; top1 int64 [P, C].
-    """
-
-    plan: Plan
-    sample: Tensor
-    map: Tensor
-    log_p: Tensor
-    top1: Tensor
-    salience: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class ShardResult:
-    """Scores of S samples × M columns of maps, and the responses they come from, on the CPU.
-
-    Shapes: target, predicted int64 [S]; log_p0 float64 [S]; by metric label: scores float64
-    [S, M], k int64 [S, M], flags [S][M].
-    """
-
-    batch: Batch
-    target: Tensor
-    predicted: Tensor
-    log_p0: Tensor
-    scores: Mapping[str, Tensor]
-    k: Mapping[str, Tensor]
-    flags: Mapping[str, list[list[str]]]
-    responses: Sequence[PlanResponses]
-
-
-@dataclass(frozen=True, eq=False)
-class _Ranked:
-    """The maps of a shard in ranked units; by what "auto" means for a map, plans and group sums.
-
-    Shapes: ranks int32 [S, M, n]; finite, constant bool and auto int64 [S, M], on the CPU; sums
-    float64 [S, M, C].
+    Shapes: ranks int32 [S, M, n] and sums float64 [S, M, C] on the device; finite, constant bool
+    and auto int64 [S, M] on the CPU.
     """
 
     ranks: Tensor
@@ -117,40 +83,54 @@ class _Ranked:
     plans: Mapping[int, Plan]
     sums: Mapping[int, Tensor]
 
+    @property
+    def has_removed(self) -> bool:
+        """Whether any plan needs the fully removed images."""
+        return any(plan.shared > 1 for plan in self.plans.values())
 
-def evaluate_shard(job: Job, batch: Batch) -> ShardResult:
-    """Evaluate one shard, packed by itself: the same shard gives the same bits."""
-    clock = time.perf_counter()
+    def pairs(self, auto: int) -> tuple[Tensor, Tensor]:
+        """Which (sample, map) pairs follow this plan: those that are finite, [P] each."""
+        sample, column = (self.finite & (self.auto == auto)).nonzero(as_tuple=True)
+        return sample, column
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What the model answered about one shard, on its device.
+
+    Shapes: target, predicted, log_p0 [S]; log_p, top1 [R] in the order of the rows: the removed
+    images, then each pair's own cuts, plan by plan.
+    """
+
+    batch: Batch
+    ranked: Ranked
+    target: Tensor
+    predicted: Tensor
+    log_p0: Tensor
+    log_p: Tensor
+    top1: Tensor
+
+
+def ask_shard(job: Job, batch: Batch) -> Answers:
+    """Run everything the model must be asked about one shard.
+
+    A shard is packed by itself, so the same shard gives the same bits. The answers stay on the
+    device: whoever reads them waits for them, and the next shard can be asked meanwhile.
+    """
     images = batch.images.to(job.model.device)
     inputs = images.to(job.responder.forward.dtype)
     with undisturbed(job.model.module):
         log_p0, predicted, target = _intact(job, batch, inputs)
-        clock = _charge(job, "respond_seconds", clock)
-        maps = _maps(job, batch, images, target)
-        clock = _charge(job, "explain_seconds", clock)
-        ranked = _rank(job, maps, images)
-        responses = _perturb(job, batch, inputs, ranked, log_p0, predicted, target)
-    truth = (predicted if batch.labels is None else batch.labels).cpu()
-    scores, ks, flags = _score(job, ranked, responses, log_p0.cpu().double(), truth)
-    _charge(job, "respond_seconds", clock)
-    return ShardResult(
-        batch,
-        target.cpu(),
-        predicted.cpu(),
-        log_p0.cpu().double(),
-        scores,
-        ks,
-        flags,
-        responses,
-    )
-
-
-def _charge(job: Job, account: str, since: float) -> float:
-    if job.model.device.type == "cuda":
-        torch.cuda.synchronize(job.model.device)
-    now = time.perf_counter()
-    setattr(job, account, getattr(job, account) + now - since)
-    return now
+        ranked = _rank(job, _maps(job, batch, images, target), images)
+        context = FillContext(batch.keys, job.protocol.seed, job.model.mean, job.model.std)
+        exact = images.to(torch.promote_types(images.dtype, inputs.dtype))
+        field = job.responder.fill.field(exact, context).to(inputs.dtype)
+        subject = Subject(inputs, field, ranked.ranks.flatten(0, 1), ranked.shape)
+        rows = _rows(ranked)
+        log_p, top1 = log_p0[:0], predicted[:0]
+        if len(rows):
+            log_p, top1 = job.responder.perturbed(subject, rows, target)
+    return Answers(batch, ranked, target, predicted, log_p0, log_p, top1)
 
 
 def _intact(job: Job, batch: Batch, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -163,11 +143,7 @@ def _intact(job: Job, batch: Batch, inputs: Tensor) -> tuple[Tensor, Tensor, Ten
     except FaithscopeError:
         raise
     except (RuntimeError, AssertionError, ValueError, IndexError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise FaithscopeError(
-            f"{job.model.name} cannot run images of shape {list(inputs.shape[1:])} with this "
-            f"target: {reason}"
-        ) from error
+        raise cannot_run(job.model, inputs, error) from error
     return log_p0, predicted, predicted if target is None else target
 
 
@@ -192,11 +168,24 @@ def _maps(job: Job, batch: Batch, images: Tensor, target: Tensor) -> list[Tensor
         if column.method:
             maps.append(next(made))
         else:
-            maps.append(job.given[column.label][list(batch.positions)].to(images.device))
+            maps.append(_take(job.given[column.label], batch.positions).to(images.device))
         grid = job.model.grid(*images.shape[-2:])
         coarse = grid is not None and tuple(maps[-1].shape[-2:]) == grid
         job.granularity[column.label] = "patch" if coarse else "pixel"
     return maps
+
+
+def _take(maps: Tensor, positions: Sequence[int]) -> Tensor:
+    """Pick maps by position, without a copy where the positions follow each other."""
+    first, last = positions[0], positions[-1]
+    return maps[first : last + 1] if last - first + 1 == len(positions) else maps[list(positions)]
+
+
+def _clock(device: torch.device) -> float:
+    """Seconds, once the device has done what it was asked."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def _explain(
@@ -204,7 +193,7 @@ def _explain(
 ) -> list[Tensor]:
     """Run the methods in batches that fit in memory."""
     parts: list[list[Tensor]] = []
-    counter, done = PassCounter(), 0
+    counter, done, started = PassCounter(), 0, _clock(images.device)
     with counter.watch(job.model.module):
         while done < len(images):
             size = min(job.explain_batch_size, len(images) - done)
@@ -227,10 +216,11 @@ def _explain(
             parts.append(maps)
             done += size
     job.explanation_passes += counter.count
+    job.explain_seconds += _clock(images.device) - started
     return [torch.cat(column) for column in zip(*parts, strict=True)]
 
 
-def _rank(job: Job, maps: Sequence[Tensor], images: Tensor) -> _Ranked:
+def _rank(job: Job, maps: Sequence[Tensor], images: Tensor) -> Ranked:
     """Bring every map to units, rank them, and sum the salience of every cut that is planned."""
     protocol = job.protocol
     shape = (images.shape[-2], images.shape[-1])
@@ -258,39 +248,25 @@ def _rank(job: Job, maps: Sequence[Tensor], images: Tensor) -> _Ranked:
         autos.append(auto_k(ordered) if automatic else torch.full_like(order[:, 0], AUTO_K[0]))
         for auto, plan in plans.items():
             sums[auto].append(span_sums(ordered, list(plan.cuts)))
-    return _Ranked(
+    return Ranked(
         torch.stack(ranks, 1),
         shape,
         torch.stack(finite, 1).cpu(),
         torch.stack(constant, 1).cpu(),
         torch.stack(autos, 1).cpu(),
         plans,
-        {auto: torch.stack(columns, 1).cpu() for auto, columns in sums.items()},
+        {auto: torch.stack(columns, 1) for auto, columns in sums.items()},
     )
 
 
-def _perturb(
-    job: Job,
-    batch: Batch,
-    inputs: Tensor,
-    ranked: _Ranked,
-    log_p0: Tensor,
-    predicted: Tensor,
-    target: Tensor,
-) -> list[PlanResponses]:
-    """Pack every planned input of every usable map into one stream of rows, run it, sort it out."""
+def _rows(ranked: Ranked) -> Rows:
+    """Every planned input of every usable map as one stream: the removed images, then the maps."""
     samples, columns, n = ranked.ranks.shape
-    everything = torch.arange(samples)
-    parts = []
-    if any(plan.shared > 1 for plan in ranked.plans.values()):
-        nothing = torch.zeros_like(everything)
-        parts.append(Rows(everything, everything * columns, nothing, nothing + n))
-    pairs = {
-        auto: (ranked.finite & (ranked.auto == auto)).nonzero(as_tuple=True)
-        for auto in ranked.plans
-    }
+    everything = torch.arange(samples if ranked.has_removed else 0)
+    nothing = torch.zeros_like(everything)
+    parts = [Rows(everything, everything * columns, nothing, nothing + n)]
     for auto, plan in ranked.plans.items():
-        sample, column = pairs[auto]
+        sample, column = ranked.pairs(auto)
         own = torch.tensor(plan.own, dtype=torch.int64).reshape(-1, 2)
         repeats = len(own)
         parts.append(
@@ -301,109 +277,4 @@ def _perturb(
                 own[:, 1].repeat(len(sample)),
             )
         )
-    context = FillContext(batch.keys, job.protocol.seed, job.model.mean, job.model.std)
-    intact = batch.images.to(inputs.device)
-    field = job.responder.fill.field(intact, context).to(inputs.dtype)
-    subject = Subject(inputs, field, ranked.ranks.flatten(0, 1), ranked.shape)
-    rows = Rows.join(parts)
-    log_p, top1 = (
-        (log_p0[:0], predicted[:0])
-        if len(rows) == 0
-        else job.responder.perturbed(subject, rows, target)
-    )
-    return _sort_out(ranked, pairs, len(parts) > len(pairs), log_p0, predicted, log_p, top1)
-
-
-def _sort_out(
-    ranked: _Ranked,
-    pairs: Mapping[int, tuple[Tensor, ...]],
-    has_removed: bool,
-    log_p0: Tensor,
-    predicted: Tensor,
-    log_p: Tensor,
-    top1: Tensor,
-) -> list[PlanResponses]:
-    """Scatter the answers back to plans: shared inputs first, then each pair's own."""
-    log_p, log_p0 = log_p.cpu().double(), log_p0.cpu().double()
-    top1, predicted = top1.cpu(), predicted.cpu()
-    done = len(log_p0) if has_removed else 0
-    shared_log_p = [log_p0, log_p[:done]]
-    shared_top1 = [predicted, top1[:done]]
-    responses = []
-    for auto, plan in ranked.plans.items():
-        sample, column = pairs[auto]
-        own = slice(done, done + len(sample) * len(plan.own))
-        done = own.stop
-        shape = (len(sample), len(plan.own))
-        log_p_shared = [part[sample, None] for part in shared_log_p[: plan.shared]]
-        top1_shared = [part[sample, None] for part in shared_top1[: plan.shared]]
-        responses.append(
-            PlanResponses(
-                plan,
-                sample,
-                column,
-                torch.cat([*log_p_shared, log_p[own].reshape(shape)], 1),
-                torch.cat([*top1_shared, top1[own].reshape(shape)], 1),
-                ranked.sums[auto][sample, column],
-            )
-        )
-    return responses
-
-
-def _score(
-    job: Job,
-    ranked: _Ranked,
-    responses: Sequence[PlanResponses],
-    log_p0: Tensor,
-    truth: Tensor,
-) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, list[list[str]]]]:
-    """Apply every metric's pure function; put a defined value and a flag on degenerate maps."""
-    scores, ks, flags = {}, {}, {}
-    for metric in job.metrics:
-        values = torch.full(ranked.finite.shape, torch.nan, dtype=torch.float64)
-        used = torch.zeros(ranked.finite.shape, dtype=torch.int64)
-        few = torch.zeros(ranked.finite.shape, dtype=torch.bool)
-        for part in responses:
-            k = part.plan.k[metric.label]
-            wanted = metric.resolution(job.protocol.k)
-            values[part.sample, part.map] = _scored(job, metric, part, log_p0, truth)
-            used[part.sample, part.map] = k
-            few[part.sample, part.map] = isinstance(wanted, int) and k < wanted
-        constant = ranked.finite & ranked.constant
-        if metric.constant_score is not None:
-            values[constant] = metric.constant_score
-        replacement, reason = metric.undefined
-        undefined = ranked.finite & values.isnan()
-        values[undefined] = replacement
-        marks = (
-            (~ranked.finite, "nan_map"),
-            (constant, "degenerate"),
-            (undefined & ~constant, reason),
-            (few, "few_units"),
-        )
-        scores[metric.label], ks[metric.label] = values, used
-        flags[metric.label] = _flags(marks)
-    return scores, ks, flags
-
-
-def _scored(job: Job, metric: Metric, part: PlanResponses, log_p0: Tensor, truth: Tensor) -> Tensor:
-    index = list(part.plan.index[metric.label])
-    if metric.groups_units and len(index) < 2:
-        return torch.full((len(part.sample),), torch.nan, dtype=torch.float64)
-    salience = part.salience[:, index]
-    if job.protocol.group == "mean":
-        sizes = torch.tensor([part.plan.cuts[place] for place in index]).diff(dim=1)[:, 0]
-        salience = salience / sizes.clamp_min(1)
-    hit = part.top1[:, index] == truth[part.sample, None]
-    return metric.score(
-        Responses(log_p0[part.sample], part.log_p[:, index], hit.double(), salience)
-    )
-
-
-def _flags(marks: Sequence[tuple[Tensor, str]]) -> list[list[str]]:
-    rows, columns = marks[0][0].shape
-    flags = [[""] * columns for _ in range(rows)]
-    for where, name in marks:
-        for row, column in where.nonzero().tolist():
-            flags[row][column] = f"{flags[row][column]},{name}".strip(",")
-    return flags
+    return Rows.join(parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from faithscope.errors import FaithscopeError
 from faithscope.methods.method import Layer, layer_method
 
 
@@ -30,6 +31,10 @@ def rollout(row: Tensor, layer: Layer, *, start_layer: int = 0) -> Tensor:
 
     .. math:: M_l = \mathrm{rownorm}(\mathbb{E}_h A_l + I), \qquad J = M_{L-1} \cdots M_0
     """
+    if not isinstance(start_layer, int) or not 0 <= start_layer < layer.depth:
+        raise FaithscopeError(
+            f"rollout's start_layer must be a block from 0 to {layer.depth - 1}, got {start_layer}."
+        )
     if layer.index < start_layer:
         return row
     mixed = layer.attention.mean(1)

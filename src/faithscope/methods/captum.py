@@ -8,6 +8,8 @@ missing.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,6 +31,18 @@ class _Logits(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self._model[0].logits(inputs)
+
+
+@contextmanager
+def _tidied(module: nn.Module) -> Iterator[None]:
+    """Take off what captum (LRP, DeepLift) leaves on the modules if it fails half-way."""
+    before = [(child, set(vars(child))) for child in module.modules()]
+    try:
+        yield
+    finally:
+        for child, names in before:
+            for name in set(vars(child)) - names:
+                delattr(child, name)
 
 
 def captum_method(name: str, options: dict[str, Any]) -> Method:
@@ -74,8 +88,20 @@ def captum_method(name: str, options: dict[str, Any]) -> Method:
             for signature in signatures
         )
         images = evidence.images.clone().requires_grad_(True)
-        explainer = cls(_Logits(evidence.model), **made)
-        attributions: Tensor = explainer.attribute(images, target=evidence.target, **call)
+        try:
+            with _tidied(evidence.model.module):
+                explainer = cls(_Logits(evidence.model), **made)
+                attributions = explainer.attribute(images, target=evidence.target, **call)
+        except FaithscopeError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise FaithscopeError(
+                f"'{name}' cannot explain {evidence.model.name} ({reason}): choose another method."
+            ) from error
+        if not isinstance(attributions, Tensor):
+            kind = type(attributions).__name__
+            raise FaithscopeError(f"'{name}' gave {kind}, not one map: change its options.")
         return attributions.sum(dim=1)
 
     return Method(

@@ -57,7 +57,7 @@ def gather(
     batch_size: int,
 ) -> Evidence:
     """Run at most one forward and one backward pass, recording what is needed."""
-    images = images.detach()
+    images = images.detach().to(model.dtype)
     evidence = Evidence(model, images, target, keys, seed, batch_size=batch_size)
     if not needs:
         return evidence

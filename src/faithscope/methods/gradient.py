@@ -6,7 +6,7 @@ import torch
 from captum.attr import IntegratedGradients
 from torch import Tensor
 
-from faithscope.errors import choose
+from faithscope.errors import FaithscopeError, choose
 from faithscope.methods.method import Evidence, register_method
 
 RULES = ("gausslegendre", "riemann_right", "riemann_left", "riemann_middle", "riemann_trapezoid")
@@ -40,6 +40,8 @@ def integrated_gradients(
     .. math:: \sum_c x_c \int_0^1 \frac{\partial f_t(\alpha x)}{\partial x_c} d\alpha
     """
     choose("integration rule", rule, RULES)
+    if not isinstance(steps, int) or steps < 1:
+        raise FaithscopeError(f"integrated_gradients needs steps of at least 1, got {steps!r}.")
     explainer = IntegratedGradients(evidence.model.logits, multiply_by_inputs=True)
     attributions: Tensor = explainer.attribute(
         evidence.images,

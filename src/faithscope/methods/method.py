@@ -179,8 +179,13 @@ def callable_method(function: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> 
     """Wrap a user's ``function(module, images, target) -> maps``."""
 
     def call(evidence: Evidence) -> Tensor:
-        maps = function(evidence.model.module, evidence.images, evidence.target)
-        return torch.as_tensor(maps, device=evidence.images.device).detach()
+        maps: Any = function(evidence.model.module, evidence.images, evidence.target)
+        try:
+            return torch.as_tensor(maps, device=evidence.images.device).detach()
+        except (TypeError, ValueError, RuntimeError):
+            raise FaithscopeError(
+                f"The method '{name}' gave {type(maps).__name__}, not a tensor or array of maps."
+            ) from None
 
     name = getattr(function, "__name__", type(function).__name__)
     return Method(name, call, summary="your own function")

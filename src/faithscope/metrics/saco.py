@@ -30,8 +30,8 @@ def saco(
     `penalty` γ > 0 multiplies a pair by ((K - i) / (K - 1))^γ, i the 0-based index of its more
     salient group, so that mistakes about the most salient groups count more.
 
-    NaN where the coefficient is undefined: no weight at all (total ≤ 1e-12 Σ|s|), or a ratio
-    with s ≤ 0.
+    NaN where the coefficient is undefined: no weight at all (total ≤ 1e-12 Σ|s|), a ratio with
+    s ≤ 0, or a NaN among s and d.
 
     Shapes: salience [..., K], drop [..., K] -> [...].
 
@@ -55,11 +55,12 @@ def saco(
     pairs = s_i - s_j if weight == "difference" else s_i / s_j
     if penalty:
         more_salient = torch.where(s_i >= s_j, first, second)
-        pairs = pairs * ((k - more_salient) / (k - 1)) ** penalty
+        exact = torch.promote_types(pairs.dtype, torch.float32)  # or ints would divide to float32
+        pairs = pairs * ((k - more_salient).to(exact) / (k - 1)) ** penalty
     satisfied = drop[..., first] >= drop[..., second]
     signed = torch.where(satisfied, pairs, -pairs)
     total = pairs.abs().sum(-1)
-    undefined = total <= 1e-12 * salience.abs().sum(-1)
+    undefined = (total <= 1e-12 * salience.abs().sum(-1)) | drop.isnan().any(-1)
     if weight == "ratio":
         undefined = undefined | (salience <= 0).any(-1)
     return torch.where(undefined, torch.nan, signed.sum(-1) / total)

@@ -1,6 +1,6 @@
 """Adapters over unmodified timm, Hugging Face, torchvision and one's own modules."""
 
-from faithscope.models.model import Model, PassCounter, undisturbed
+from faithscope.models.model import Model, PassCounter, cannot_run, undisturbed
 from faithscope.models.sources import BUNDLE, SOURCES, as_model, choose_device, load_model, wrap
 from faithscope.models.vit import AttentionView, ViTView
 
@@ -12,6 +12,7 @@ __all__ = [
     "PassCounter",
     "ViTView",
     "as_model",
+    "cannot_run",
     "choose_device",
     "load_model",
     "undisturbed",

@@ -121,6 +121,13 @@ def unwrap_logits(output: Any) -> Tensor:
     return output
 
 
+def cannot_run(model: Model, inputs: Tensor, error: Exception) -> FaithscopeError:
+    """Say that a model failed on intact images, and what it complained of."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    shape = list(inputs.shape[1:])
+    return FaithscopeError(f"{model.name} cannot run images of shape {shape}: {reason}.")
+
+
 @contextmanager
 def undisturbed(module: nn.Module) -> Iterator[None]:
     """Evaluation mode without parameter gradients inside; training flags and the rest as before.

@@ -126,7 +126,7 @@ def choose_device(device: str | torch.device) -> torch.device:
     try:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError, NotImplementedError):
+    except (TypeError, RuntimeError, AssertionError, NotImplementedError):
         raise FaithscopeError(
             f"The device '{device}' is not available here: use 'cpu', or 'auto' to choose."
         ) from None
@@ -161,10 +161,12 @@ def _timm(
         f"timm:{name}", lambda: timm.create_model(name, pretrained=pretrained, **options)
     )
     config = timm.data.resolve_model_data_config(module)
+    size = _declared_size(module) or tuple(config["input_size"][1:])  # img_size=… may be an option
+    config["input_size"] = (config["input_size"][0], *size)
     return wrap(
         module,
         name=f"timm:{name}",
-        input_size=tuple(config["input_size"][1:]),
+        input_size=size,
         mean=config["mean"],
         std=config["std"],
         transform=timm.data.create_transform(**config, is_training=False),

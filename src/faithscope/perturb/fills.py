@@ -140,18 +140,23 @@ def interpolate_missing(
     """Fill masked pixels so that each is the weighted mean of its eight neighbours.
 
     Conjugate gradients run per image and channel: one that has converged (residual below
-    `tolerance` of the right-hand side) is frozen, so results do not depend on the batch.
+    `tolerance` of the right-hand side) is frozen, so results do not depend on the batch. Images
+    are centred first, so that the tolerance is relative to how they vary, not to how bright they
+    are.
 
     Shapes: images [B, C, H, W], mask bool [B, 1, H, W] -> [B, C, H, W].
     """
     hole = mask.to(images.dtype)
+    known = 1 - hole
+    centre = _dot(images, known) / known.sum(dim=(2, 3), keepdim=True).clamp_min(1)
+    centred = known * (images - centre)
     degree = _neighbours(torch.ones_like(images[:1, :1]))
-    target = hole * _neighbours(images * (1 - hole))
+    target = hole * _neighbours(centred)
 
     def system(values: Tensor) -> Tensor:
         return hole * (degree * values - _neighbours(values))
 
-    solution = hole * _coarse_to_fine(images, hole)
+    solution = hole * _coarse_to_fine(centred, hole)
     residual = target - system(solution)
     direction = residual
     energy = _dot(residual, residual)
@@ -169,7 +174,7 @@ def interpolate_missing(
         ratio = torch.where(active, new_energy / energy.clamp_min(1e-30), 0.0)
         direction = residual + ratio * direction
         energy = new_energy
-    return torch.where(mask, solution, images)
+    return torch.where(mask, solution + centre, images)
 
 
 def _coarse_to_fine(images: Tensor, hole: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, choose
 from faithscope.results.stats import bootstrap_interval, holm, paired_p_values
 
 FORMAT = 1
@@ -90,6 +90,8 @@ class Result:
 
     def values(self, method: str, metric: str) -> NDArray[np.float64]:
         """Scores of one method and metric by sample, random draws averaged: [samples]."""
+        choose("method of this result", method, self.methods)
+        choose("metric of this result", metric, self.metrics)
         place = self.methods.index(method), self.metrics.index(metric)
         values: NDArray[np.float64] = self._cube[place]
         return values
@@ -125,20 +127,24 @@ class Result:
         tested = self._tested()
         if not tested:
             return "Nothing was compared with random attribution."
-        always = [m for m, rows in tested.items() if all(r["verdict"] == "better" for r in rows)]
-        never = [m for m, rows in tested.items() if not any(r["verdict"] == "better" for r in rows)]
-        metrics = "the metric" if len(self.metrics) == 1 else f"all {len(self.metrics)} metrics"
-        some = len(tested) - len(always) - len(never)
-        parts = [
-            f"{len(names)} of {len(tested)} methods {said}{': ' if names else ''}{', '.join(names)}"
-            for names, said in (
-                (always, f"beat matched random attribution on {metrics}"),
-                (never, "beat it on none"),
-            )
-        ]
-        if some:
-            parts.insert(1, f"{some} beat it on some")
-        return "; ".join(parts) + "."
+        wins = {
+            method: sum(row["verdict"] == "better" for row in rows)
+            for method, rows in tested.items()
+        }
+        every = len(self.metrics)
+        kinds = (
+            (
+                "every metric" if every > 1 else self.metrics[0],
+                [m for m in wins if wins[m] == every],
+            ),
+            ("some", [m for m in wins if 0 < wins[m] < every]),
+            ("none", [m for m in wins if wins[m] == 0]),
+        )
+        said = [f"{len(names)} on {kind}{_named(names)}" for kind, names in kinds if names]
+        said[0] = said[0].replace(" on ", " beat matched random attribution on ", 1)
+        methods = f"{len(tested)} method{'s' * (len(tested) > 1)}"
+        images = self.manifest["data"]["images"]
+        return f"{methods} on {images} image{'s' * (images > 1)}: {', '.join(said)}."
 
     def save(self, folder: str | Path) -> Path:
         """Write Parquet tables and manifest.json; each file appears whole or not at all."""
@@ -224,13 +230,19 @@ def load_result(folder: str | Path) -> Result:
     """Read a result that `Result.save` wrote."""
     root = Path(folder)
     try:
-        manifest = json.loads((root / "manifest.json").read_text())
+        manifest = json.loads((root / "manifest.json").read_text(encoding="utf-8"))
+        if not isinstance(manifest, dict):
+            raise ValueError("the manifest is not a table of names and values")
         if manifest.get("format") != FORMAT:
             raise FaithscopeError(
                 f"The run '{folder}' has format {manifest.get('format')}, this faithscope reads "
                 f"{FORMAT}: evaluate again or use the version that wrote it."
             )
         tables = [pq.read_table(root / f"{name}.parquet") for name in TABLES]
+        complete = {"protocol", "methods", "metrics"} <= manifest.keys()
+        fitting = [t.schema.equals(SCHEMAS[name]) for name, t in zip(TABLES, tables, strict=True)]
+        if not complete or not all(fitting):
+            raise ValueError("parts are missing or of another kind")
     except FaithscopeError:
         raise
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -262,25 +274,26 @@ def _compare(difference: float, p_value: float, higher_is_better: bool) -> str:
 
 def _verdict(method: str, rows: Sequence[Mapping[str, Any]]) -> str:
     matched = rows[0]["matched_random"]
+    words = {"better": "beats", "same": "cannot be told from", "worse": "is worse than"}
     by = {
-        verdict: [row["metric"] for row in rows if row["verdict"] == verdict]
-        for verdict in ("better", "worse", "same")
+        verdict: [row["metric"] for row in rows if row["verdict"] == verdict] for verdict in words
     }
-    if len(by["better"]) == len(rows):
-        return f"{method} beats {matched} on every metric."
     said = [
-        f"{words} on {', '.join(by[verdict])}"
-        for verdict, words in (
-            ("better", f"beats {matched}"),
-            (
-                "same",
-                "cannot be told from it" if by["better"] else f"cannot be told from {matched}",
-            ),
-            ("worse", "is worse than random" if by["better"] else f"is worse than {matched}"),
-        )
-        if by[verdict]
+        f"{words[verdict]} {matched} on {', '.join(metrics)}"
+        for verdict, metrics in by.items()
+        if metrics
     ]
-    return f"{method} {', '.join(said)}."
+    if len(said) == 1 and len(rows) > 1:
+        verdict = rows[0]["verdict"]
+        reach = "any" if verdict == "same" else "every"
+        return f"{method} {words[verdict]} {matched} on {reach} metric."
+    return f"{method} " + "; ".join(said) + "."
+
+
+def _named(names: Sequence[str], most: int = 3) -> str:
+    """Names in brackets, not too many of them."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f" ({', '.join(names[:most])}{more})"
 
 
 def _mean(values: NDArray[np.float64]) -> float:
@@ -312,7 +325,7 @@ def _write(path: Path, content: pa.Table | str) -> None:
     os.close(handle)
     try:
         if isinstance(content, str):
-            Path(temporary).write_text(content)
+            Path(temporary).write_text(content, encoding="utf-8")
         else:
             pq.write_table(content, temporary)
         os.chmod(temporary, 0o644)

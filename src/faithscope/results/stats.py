@@ -61,7 +61,8 @@ def paired_p_values(differences: Array, *, resamples: int = 9999, seed: int = 0)
     """
     pairs = (~np.isnan(differences)).sum(0)
     values = np.nan_to_num(differences)
-    observed = np.abs(values.sum(0)) * (1 - 1e-12)  # ties count as extreme, whatever the rounding
+    rounding = 1e-12 * np.abs(values).sum(0)  # ties count as extreme, whatever the rounding
+    observed = np.abs(values.sum(0)) - rounding
     extreme = np.zeros(values.shape[1])
     tried = 0
     for signs in _sign_patterns(len(values), resamples, seed):

@@ -1,0 +1,122 @@
+"""Write reference.md from the registries; check that links lead somewhere and examples run.
+
+python docs/build.py           # writes and checks
+python docs/build.py --check   # only checks, as the tests do
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+
+from faithscope.methods import METHODS
+from faithscope.metrics import METRICS
+from faithscope.perturb import FILLS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+REFERENCE = ROOT / "docs" / "reference.md"
+
+
+def reference() -> str:
+    """The page that lists everything registered."""
+    methods = [
+        [
+            f"`{method.name}`",
+            method.granularity,
+            ", ".join(sorted(method.needs)) or "—",
+            "yes" if method.in_papers else "",
+            method.summary,
+        ]
+        for method in METHODS.values()
+    ]
+    metrics = [
+        [
+            f"`{metric.name}`",
+            "↑" if metric.higher_is_better else "↓",
+            " … ".join(str(bound).replace("inf", "∞") for bound in metric.bounds),
+            ", ".join(f"`{field.name}={field.default}`" for field in fields(metric)) or "—",
+            metric.equation,
+            metric.paper,
+        ]
+        for metric in METRICS.values()
+    ]
+    fills = [[f"`{fill.name}`", fill.summary] for fill in FILLS.values()]
+    return "\n".join(
+        [
+            "# Reference",
+            "",
+            "Written by `make docs` from the registries; `faithscope list` prints the same.",
+            "",
+            "## Methods",
+            "",
+            table(["name", "granularity", "evidence", "in the papers", "what it is"], methods),
+            "",
+            "Also `captum:CLASS` for captum's attribution classes, any function, and maps given.",
+            "",
+            "## Metrics",
+            "",
+            table(["name", "better", "range", "options", "equation", "paper"], metrics),
+            "",
+            "## Fills",
+            "",
+            table(["name", "what replaces a removed unit"], fills),
+            "",
+        ]
+    )
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join("| " + " | ".join(line) + " |" for line in escaped)
+
+
+def broken_links(page: Path) -> list[str]:
+    """Relative links and pictures of a page that lead nowhere."""
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    return [
+        f"{page.name}: {link}"
+        for link in links
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+
+
+def examples(page: Path) -> str:
+    """All Python examples of a page, one after the other."""
+    return "\n\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+
+
+def run_examples(page: Path) -> str:
+    """Run a page's examples in a fresh process and folder; returns what went wrong."""
+    code = examples(page)
+    if not code:
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+        )
+    return f"{page.name}: {done.stderr}" if done.returncode else ""
+
+
+def main() -> int:
+    """Write the reference unless only checking; report every problem."""
+    problems = []
+    if "--check" not in sys.argv:
+        REFERENCE.write_text(reference())
+    elif REFERENCE.read_text() != reference():
+        problems.append("reference.md is out of date: run `make docs`")
+    for page in PAGES:
+        problems += broken_links(page)
+        problems += filter(None, [run_examples(page)])
+    print("\n".join(problems) or "documentation: reference, links and examples are fine")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

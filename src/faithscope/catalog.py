@@ -1,0 +1,124 @@
+"""What there is to choose from, as plain data: methods, metrics, fills and models by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from faithscope.methods import METHODS, Method
+from faithscope.metrics import METRICS, Metric
+from faithscope.models import BUNDLE, SOURCES
+from faithscope.perturb import FILLS
+
+Entry = dict[str, Any]
+
+
+def list_methods() -> list[Entry]:
+    """Every registered method, and the door to captum's."""
+    captum = {
+        "name": "captum:CLASS",
+        "summary": "Any attribution class of captum that needs only a model and a target.",
+        "example": "captum:Saliency",
+    }
+    return [*map(_method, METHODS.values()), captum]
+
+
+def list_metrics() -> list[Entry]:
+    """Every registered metric."""
+    return [*map(_metric, METRICS.values())]
+
+
+def list_fills() -> list[Entry]:
+    """What can stand in the place of a removed unit."""
+    return [{"name": fill.name, "summary": fill.summary} for fill in FILLS.values()]
+
+
+def list_models() -> list[Entry]:
+    """The models that come with the package, and where others come from."""
+    suffix = ".safetensors"
+    files = sorted(file.name for file in BUNDLE.iterdir() if file.name.endswith(suffix))
+    entries: list[Entry] = [
+        {"name": f"bundled:{file.removesuffix(suffix)}", "summary": "Comes with faithscope."}
+        for file in files
+    ]
+    sources = {
+        "timm": ("Any image classifier of timm.", "timm:vit_base_patch16_224"),
+        "hf": ("Any image classifier on Hugging Face, or a folder.", "hf:facebook/deit-base"),
+        "torchvision": ("Any classifier of torchvision.", "torchvision:vit_b_16"),
+    }
+    for source in SOURCES:
+        if source in sources:
+            summary, example = sources[source]
+            entries.append({"name": f"{source}:NAME", "summary": summary, "example": example})
+        elif source != "bundled":
+            entries.append({"name": f"{source}:NAME", "summary": "From a plugin."})
+    return entries
+
+
+CATALOGUES: Mapping[str, Callable[[], list[Entry]]] = {
+    "methods": list_methods,
+    "metrics": list_metrics,
+    "fills": list_fills,
+    "models": list_models,
+}
+
+
+def title(entry: Entry) -> str:
+    """The name of an entry and, for a metric, which way is better."""
+    if "higher_is_better" not in entry:
+        return str(entry["name"])
+    return f"{entry['name']} {'↑' if entry['higher_is_better'] else '↓'}"
+
+
+def traits(entry: Entry) -> str:
+    """Everything but name and summary, in words, on a few lines.
+
+    >>> traits({"granularity": "pixel", "needs": ["gradient"], "options": {"steps": 50}})
+    'pixel map · reads gradient · steps=50'
+    """
+    short = [
+        f"{entry['granularity']} map" if "granularity" in entry else "",
+        f"reads {', '.join(entry['needs'])}" if entry.get("needs") else "",
+        _range(entry["bounds"]) if "bounds" in entry else "",
+        ", ".join(f"{key}={value}" for key, value in entry.get("options", {}).items()),
+        "in 'all'" if entry.get("in_papers") else "",
+        f"for example {entry['example']}" if "example" in entry else "",
+    ]
+    lines = [entry.get("equation", ""), " · ".join(filter(None, short)), entry.get("paper", "")]
+    return "\n".join(filter(None, lines))
+
+
+def _method(method: Method) -> Entry:
+    parameters = inspect.signature(method.function).parameters.values()
+    return {
+        "name": method.name,
+        "summary": method.summary,
+        "granularity": method.granularity,
+        "needs": sorted(method.needs),
+        "options": {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY},
+        "in_papers": method.in_papers,
+        "is_random": method.is_random,
+    }
+
+
+def _metric(metric: type[Metric]) -> Entry:
+    return {
+        "name": metric.name,
+        "summary": (inspect.getdoc(metric) or "").partition("\n")[0],
+        "higher_is_better": metric.higher_is_better,
+        "bounds": list(metric.bounds),
+        "options": {
+            field.name: None if field.default is MISSING else field.default
+            for field in fields(metric)
+        },
+        "paper": metric.paper,
+        "equation": metric.equation,
+        "in_papers": metric.in_papers,
+    }
+
+
+def _range(bounds: list[float]) -> str:
+    low, high = (f"{bound:g}".replace("inf", "∞").replace("-", "−") for bound in bounds)
+    return f"{low} … {high}"

@@ -1,0 +1,594 @@
+"""The command line, end to end: what it prints, where, and with which exit code."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+import faithscope as fs
+from conftest import tiny_vit
+from faithscope import console
+from faithscope.cli import app
+from faithscope.doctor import Check
+
+VIT = "timm:vit_tiny_patch16_224(img_size=16,patch_size=4,embed_dim=24,depth=2,num_heads=3"
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
+
+def run(*arguments: object, code: int = 0) -> Any:
+    """Run a command in this process; an error that is not ours is raised."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    assert not CONTROL.search(result.stdout + result.stderr)
+    return result
+
+
+def fails(*arguments: object) -> str:
+    """Run a command that must be refused: one sentence on stderr, nothing on stdout, exit 2."""
+    result = run(*arguments, code=2)
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    return str(result.stderr)
+
+
+def shell(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the program as a person does."""
+    command = [sys.executable, "-m", "faithscope", *arguments]
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", env=environment, timeout=300
+    )
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    save_file(tiny_vit(dtype=fs.load_model("bundled:cifar10_vit").dtype).state_dict(), file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def tiny(weights: Path) -> tuple[object, ...]:
+    """Options that name a tiny model."""
+    return "--model", f"{VIT})", "--checkpoint", weights
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four images in a folder."""
+    root = tmp_path / "photos"
+    root.mkdir()
+    rng = np.random.default_rng(0)
+    for index in range(4):
+        pixels = rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(root / f"{index}.png")
+    return root
+
+
+def test_help_and_version_need_no_heavy_import() -> None:
+    heavy = ("torch", "timm", "numpy", "rich", "pyarrow", "matplotlib", "scipy", "captum")
+    script = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from faithscope.cli import app\n"
+        "for words in (['--help'], ['--version'], ['evaluate', '--help'], ['demmo']):\n"
+        "    CliRunner().invoke(app, words)\n"
+        f"print([name for name in {heavy} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "evaluate", "explain", "list", "doctor"])
+def test_every_command_shows_an_example(command: str) -> None:
+    assert f"  faithscope {command}" in run(command, "--help").stdout
+    assert f"  {command} " in run("--help").stdout
+
+
+def test_examples_parse() -> None:
+    """Every option that an example in the help uses is one of that command's options."""
+    for command in ("demo", "evaluate", "explain", "list", "doctor"):
+        options, _, example = run(command, "--help").stdout.partition("Example:")
+        for option in re.findall(r"--[a-z-]+", example):
+            assert option in options
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"faithscope {fs.__version__}\n"
+
+
+def test_an_unknown_command_is_guessed() -> None:
+    assert "did you mean 'demo'?" in fails("demmo")
+
+
+def test_usage_errors_exit_with_2() -> None:
+    for arguments in (["evaluate"], ["evaluate", "--modle", "x"], ["demo", "--images", "many"]):
+        result = run(*arguments, code=2)
+        assert "Usage:" in result.stderr
+
+
+def test_program_prints_one_line_and_no_traceback() -> None:
+    done = shell("evaluate", "--model", "x", "--data", "x", "--maps", "mine")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "error: Maps are given as NAME=FILE.npy, got 'mine'.\n"
+
+
+def test_program_survives_a_terminal_without_unicode() -> None:
+    done = shell("evaluate", "--help", PYTHONIOENCODING="latin-1", PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+    assert "timm:?, hf:?" in done.stdout
+
+
+def test_an_error_that_is_not_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("faithscope.models.load_model", broken)
+    with pytest.raises(ZeroDivisionError):
+        run("evaluate", "--model", "bundled:cifar10_vit", "--data", "bundled:cifar10")
+
+
+def test_interrupting_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("faithscope.models.load_model", interrupted)
+    result = run("evaluate", "--model", "bundled:cifar10_vit", "--data", "x", code=130)
+    assert result.stderr.count("\n") == 1
+
+
+class TestEvaluate:
+    def test_prints_a_table_and_a_verdict(self, tiny: tuple[object, ...], folder: Path) -> None:
+        result = run("evaluate", *tiny, "--data", folder, "--methods", "rollout,gradient")
+        assert "4 images × " in result.stderr  # the forecast
+        rows = [line.split() for line in result.stdout.splitlines()]
+        names = [row[0] for row in rows if row]
+        assert names[names.index("method") + 2 :][:4] == [
+            "rollout",
+            "gradient",
+            "random",
+            "random_patch",
+        ]
+        assert "saco ↑" in result.stdout
+        assert "log_odds ↓" in result.stdout
+        assert "random attribution of the same granularity" in result.stdout
+        assert "2 methods" in result.stdout  # the headline
+        assert "• rollout " in result.stdout
+
+    def test_json_is_all_of_stdout_and_agrees_with_the_saved_result(
+        self, tiny: tuple[object, ...], folder: Path, tmp_path: Path
+    ) -> None:
+        out, page = tmp_path / "deep" / "run", tmp_path / "pages" / "report.html"
+        request = ["--data", folder, "--methods", "rollout", "--metrics", "saco,auc(step=50)"]
+        told = run("evaluate", *tiny, *request, "--json", "--out", out, "--report", page)
+        data = json.loads(told.stdout)
+        saved = fs.load_result(out)
+        assert data["summary"] == [
+            {key: None if value != value else value for key, value in row.items()}
+            for row in saved.summary().to_pylist()
+        ]
+        assert data["summary"][-1]["p_vs_random"] is None  # random is not compared with itself
+        assert [row["metric"] for row in data["summary"][:2]] == ["saco", "auc(step=50)"]
+        assert data["manifest"]["protocol"]["k"] == 10
+        assert data["headline"] == saved.headline()
+        assert page.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
+        assert str(out) in told.stderr
+
+    def test_options_reach_the_protocol(self, tiny: tuple[object, ...], folder: Path) -> None:
+        choices = {
+            "k": "auto",
+            "fill": "blur",
+            "units": "patches",
+            "upsample": "nearest",
+            "ties": "descending",
+            "group": "mean",
+            "seed": 7,
+            "precision": "fp64",
+        }
+        request = [word for key, value in choices.items() for word in (f"--{key}", value)]
+        request += ["--target", 3, "--random-draws", 1, "--batch-size", 5, "--limit", 2]
+        told = run("evaluate", *tiny, "--data", folder, "--methods", "rollout", *request, "--json")
+        manifest = json.loads(told.stdout)["manifest"]
+        assert manifest["protocol"] == {**choices, "target": "given"}
+        assert manifest["cost"]["batch_size"] == 5
+        assert manifest["data"]["images"] == 2
+
+    def test_maps_of_ones_own(self, tiny: tuple[object, ...], folder: Path, tmp_path: Path) -> None:
+        mine = tmp_path / "mine.npy"
+        np.save(mine, np.random.default_rng(0).integers(0, 9, (4, 16, 16)).astype(">i4"))
+        told = run("evaluate", *tiny, "--data", folder, "--maps", f"mine={mine}", "--json")
+        methods = json.loads(told.stdout)["manifest"]["methods"]
+        assert list(methods) == ["mine", "random", "random_patch"]
+
+    def test_an_unreadable_image_is_left_out_named_and_counted(
+        self, tiny: tuple[object, ...], folder: Path
+    ) -> None:
+        (folder / "broken.png").write_bytes(b"no image")
+        told = run("evaluate", *tiny, "--data", folder, "--methods", "gradient", "--json")
+        assert "1 of 5 images left out:" in told.stderr
+        assert "broken.png: it cannot be read" in told.stderr
+        data = json.loads(told.stdout)["manifest"]["data"]
+        assert data["images"] == 4
+        assert [item["sample"] for item in data["skipped"]] == ["broken.png"]
+
+    def test_undefined_scores_are_null_and_flagged(
+        self, tiny: tuple[object, ...], folder: Path, tmp_path: Path
+    ) -> None:
+        maps = np.random.default_rng(0).random((4, 16, 16))
+        maps[0] = np.nan
+        maps[1] = 1.0
+        np.save(tmp_path / "odd.npy", maps)
+        given = ("--maps", f"odd={tmp_path / 'odd.npy'}", "--metrics", "saco")
+        told = run("evaluate", *tiny, "--data", folder, *given)
+        assert "odd: 1 of 4 images flagged 'nan_map'" in told.stdout
+        assert "odd: 1 of 4 images flagged 'degenerate'" in told.stdout
+        one = run("evaluate", *tiny, "--data", folder, *given, "--limit", 1, "--json", code=2)
+        assert "1 maps" in one.stderr
+
+    def test_one_image_has_no_interval(self, tiny: tuple[object, ...], folder: Path) -> None:
+        request = ("--methods", "gradient", "--metrics", "saco", "--limit", 1)
+        told = run("evaluate", *tiny, "--data", folder, *request, "--json")
+        rows = json.loads(told.stdout)["summary"]
+        assert all(row["ci_low"] is None for row in rows)
+        assert "nan" not in run("evaluate", *tiny, "--data", folder, *request).stdout
+
+    def test_a_failing_report_loses_nothing(
+        self,
+        tiny: tuple[object, ...],
+        folder: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def broken(*_: object, **__: object) -> None:
+            raise fs.FaithscopeError("The page cannot be written.")
+
+        monkeypatch.setattr("faithscope.report.write_page", broken)
+        request = ("--methods", "gradient", "--metrics", "saco", "--out", tmp_path / "run")
+        told = run(
+            "evaluate", *tiny, "--data", folder, *request, "--report", tmp_path / "r.html", code=2
+        )
+        assert "gradient" in told.stdout
+        assert "error: The page cannot be written." in told.stderr
+        assert fs.load_result(tmp_path / "run").methods[0] == "gradient"
+
+    def test_a_result_that_cannot_be_saved_is_still_shown(
+        self,
+        tiny: tuple[object, ...],
+        folder: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def broken(*_: object) -> None:
+            raise fs.FaithscopeError("No space left.")
+
+        monkeypatch.setattr(fs.Result, "save", broken)
+        request = ("--methods", "gradient", "--metrics", "saco", "--out", tmp_path / "run")
+        told = run("evaluate", *tiny, "--data", folder, *request, code=2)
+        assert "saco ↑" in told.stdout
+        assert "error: No space left." in told.stderr
+
+    @pytest.mark.parametrize(
+        ("request_", "complaint"),
+        [
+            (["--methods", "rolout"], "Unknown method 'rolout': did you mean 'rollout'?"),
+            (["--methods", "rollout(start=1)"], "did you mean 'start_layer'?"),
+            (["--methods", "rollout(start_layer=1"], "not of the form name(option=value, …)"),
+            (["--methods", "rollout,rollout"], "named twice"),
+            (["--metrics", "sacco"], "Unknown metric 'sacco': did you mean 'saco'?"),
+            (["--metrics", ","], "No metrics given"),
+            (["--fill", "men"], "did you mean 'mean'?"),
+            (["--units", "pixel"], "did you mean 'pixels'?"),
+            (["--upsample", "cubic"], "bilinear, nearest"),
+            (["--ties", "up"], "ascending, descending"),
+            (["--group", "max"], "mean, sum"),
+            (["--k", "1"], "k must be a whole number of at least 2, or 'auto', got 1"),
+            (["--k", "many"], "k must be a whole number of at least 2, or 'auto', got 'many'"),
+            (["--k", "300", "--metrics", "saco"], "k = 300 groups cannot be made of 256 units"),
+            (["--limit", "0"], "limit must be at least 1, got 0"),
+            (["--precision", "fp31"], "Unknown precision 'fp31': did you mean 'fp32'?"),
+            (["--batch-size", "0"], "batch_size must be 'auto' or at least 1, got 0"),
+            (["--random-draws", "-1"], "random_draws must be 0 or more, got -1"),
+            (["--target", "predict"], "did you mean 'predicted'?"),
+            (["--device", "gpu"], "The device 'gpu' is not available here"),
+            (["--maps", "mine.npy"], "NAME=FILE.npy"),
+            (["--maps", "mine=missing.npy"], "There is no file of maps 'missing.npy'"),
+            (["--data", "missing"], "There is no folder or image 'missing'"),
+            (["--data", "bundled:cifar"], "Unknown bundled data 'cifar'"),
+            (["--model", "vit"], "A model is named 'source:name'"),
+            (["--model", "tim:vit"], "Unknown model source 'tim': did you mean 'timm'?"),
+            (["--checkpoint", "missing.pt"], "There is no checkpoint file 'missing.pt'"),
+        ],
+    )
+    def test_bad_options_are_refused(
+        self, tiny: tuple[object, ...], folder: Path, request_: list[str], complaint: str
+    ) -> None:
+        usual = ("--methods", "gradient") if "--methods" not in request_ else ()
+        assert complaint in fails("evaluate", *tiny, "--data", folder, *usual, *request_)
+
+    def test_targets_that_are_not_there(self, tiny: tuple[object, ...], folder: Path) -> None:
+        request = ("evaluate", *tiny, "--data", folder, "--methods", "gradient", "--target")
+        assert "error: target='label' needs labels" in run(*request, "label", code=2).stderr
+        assert "its classes are 0 to 4" in run(*request, 5, code=2).stderr
+
+    def test_an_empty_folder(self, tiny: tuple[object, ...], tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").write_text("nothing to see")
+        assert "holds no images" in fails("evaluate", *tiny, "--data", tmp_path)
+
+    def test_a_folder_of_nothing_but_broken_images(
+        self, tiny: tuple[object, ...], tmp_path: Path
+    ) -> None:
+        (tmp_path / "a.png").write_bytes(b"no image")
+        assert "'a.png': it cannot be read" in fails("evaluate", *tiny, "--data", tmp_path)
+
+    def test_a_damaged_checkpoint(self, folder: Path, tmp_path: Path) -> None:
+        for name in ("damaged.safetensors", "damaged.pt"):
+            file = tmp_path / name
+            file.write_bytes(b"these are no weights")
+            told = fails("evaluate", "--model", f"{VIT})", "--checkpoint", file, "--data", folder)
+            assert f"The checkpoint '{file}' cannot be read" in told
+
+    def test_a_checkpoint_of_another_model(self, weights: Path, folder: Path) -> None:
+        other = ("--model", f"{VIT},num_classes=7)", "--checkpoint", weights)
+        told = fails("evaluate", *other, "--data", folder)
+        assert "does not fit this model" in told
+        assert "head.weight" in told
+
+    @pytest.mark.parametrize("content", [b"", b"text", None])
+    def test_a_file_that_holds_no_maps(
+        self, tiny: tuple[object, ...], folder: Path, tmp_path: Path, content: bytes | None
+    ) -> None:
+        file = tmp_path / "maps.npy"
+        if content is None:
+            np.save(file, np.array([{"code": "runs"}]), allow_pickle=True)
+        else:
+            file.write_bytes(content)
+        told = fails("evaluate", *tiny, "--data", folder, "--maps", f"mine={file}")
+        assert "is not an array of numbers" in told
+
+    def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "taken").write_text("a file")
+        request = ("--model", "no:such", "--data", folder)
+        for option in (["--out", tmp_path / "taken"], ["--report", tmp_path / "taken" / "r.html"]):
+            assert "cannot be made" in fails("evaluate", *request, *option)
+
+
+class TestExplain:
+    def test_picture_and_saco(self, tiny: tuple[object, ...], folder: Path, tmp_path: Path) -> None:
+        picture = tmp_path / "out" / "picture.png"
+        request = (folder / "0.png", *tiny, "--methods", "rollout,gradient", "--out", picture)
+        told = run("explain", *request)
+        assert re.search(r"^predicted: +\d, \d+\.\d%$", told.stdout, re.MULTILINE)
+        assert str(picture) in told.stdout
+        with Image.open(picture) as opened:
+            assert min(opened.size) > 100
+        data = json.loads(run("explain", *request, "--json").stdout)
+        for method, value in data["saco"].items():
+            assert re.search(rf"^{method} +{value:.3f}", told.stdout, re.MULTILINE)
+        assert list(data["saco"]) == ["rollout", "gradient"]
+
+    def test_agrees_with_evaluate(self, tiny: tuple[object, ...], folder: Path) -> None:
+        model = fs.load_model(f"{VIT})", checkpoint=tiny[-1])
+        expected = fs.evaluate(model, folder / "1.png", "rollout", "saco", target=2, k=5)
+        request = ("--methods", "rollout", "--target", 2, "--k", 5, "--out", folder / "x.png")
+        data = json.loads(run("explain", folder / "1.png", *tiny, *request, "--json").stdout)
+        assert data["saco"]["rollout"] == pytest.approx(expected.values("rollout", "saco")[0])
+        assert data["explained"]["class"] == 2
+        probability = np.exp(expected.samples["log_p0"][0].as_py())
+        assert data["explained"]["probability"] == pytest.approx(probability, rel=1e-5)
+        assert data["predicted"]["probability"] >= data["explained"]["probability"]
+
+    def test_the_map_drawn_is_the_map_scored(
+        self, tiny: tuple[object, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also for random attribution, which is drawn by the sample's key."""
+        drawn: dict[str, Any] = {}
+
+        def draw(model: object, images: object, maps: Any, path: Path, **rest: Any) -> None:
+            drawn.update(images=images, maps=maps, scores=rest["scores"])
+
+        monkeypatch.setattr("faithscope.report.draw_explanations", draw)
+        run("explain", folder / "0.png", *tiny, "--methods", "random", "--out", folder / "x.png")
+        model = fs.load_model(f"{VIT})", checkpoint=tiny[-1])
+        again = fs.evaluate(
+            model, drawn["images"], (), "saco", maps={"drawn": drawn["maps"]["random"]}
+        )
+        assert drawn["scores"]["random"] == pytest.approx(again.values("drawn", "saco"))
+
+    def test_default_name(
+        self, tiny: tuple[object, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(folder)
+        run("explain", "2.png", *tiny, "--methods", "gradient")
+        assert (folder / "2-explained.png").is_file()
+
+    def test_bad_input(self, tiny: tuple[object, ...], folder: Path) -> None:
+        (folder / "broken.png").write_bytes(b"no image")
+        assert "is a folder" in fails("explain", folder, *tiny)
+        assert "There is no folder or image" in fails("explain", folder / "9.png", *tiny)
+        assert "cannot be used: it cannot be read" in fails("explain", folder / "broken.png", *tiny)
+        assert "its classes are 0 to 4" in fails(
+            "explain", folder / "0.png", *tiny, "--target", 5, "--methods", "gradient"
+        )
+        assert "did you mean 'rollout'?" in fails(
+            "explain", folder / "0.png", *tiny, "--methods", "rollot"
+        )
+
+
+class TestList:
+    def test_everything(self) -> None:
+        told = run("list").stdout
+        for name in ("rollout", "saco ↑", "log_odds ↓", "inpaint", "bundled:cifar10_vit"):
+            assert name in told
+        assert "start_layer=0" in told
+        assert "patch map · reads attention" in told
+
+    def test_json(self) -> None:
+        found = json.loads(run("list", "--json").stdout)
+        assert list(found) == ["methods", "metrics", "fills", "models"]
+        methods = {entry["name"]: entry for entry in found["methods"]}
+        assert methods["integrated_gradients"]["options"]["steps"] == 50
+        assert methods["rollout"]["needs"] == ["attention"]
+        metrics = {entry["name"]: entry for entry in found["metrics"]}
+        assert metrics["saco"]["bounds"] == [-1, 1]
+        assert metrics["log_odds"]["bounds"] == [None, None]
+        assert not metrics["log_odds"]["higher_is_better"]
+        assert all(entry["summary"] for entries in found.values() for entry in entries)
+
+    def test_one_kind(self) -> None:
+        assert list(json.loads(run("list", "fills", "--json").stdout)) == ["fills"]
+        assert "did you mean 'metrics'?" in fails("list", "metric")
+
+
+class TestDoctor:
+    def test_a_sound_installation(self) -> None:
+        checks = json.loads(run("doctor", "--json").stdout)
+        by_name = {check["name"]: check for check in checks}
+        assert by_name["bundled model"]["status"] == "ok"
+        assert float(by_name["bundled model"]["detail"].split("%")[0]) > 90
+        assert by_name["attention"]["status"] == "ok"
+        assert not [check for check in checks if check["status"] == "fail"]
+
+    def test_failures_are_told_with_advice_and_exit_1(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        checks = [Check("python", "ok", "3"), Check("torch", "fail", "missing", "install it")]
+        monkeypatch.setattr("faithscope.doctor.examine", lambda: iter(checks))
+        told = run("doctor", code=1)
+        assert re.search(r"^fail +torch +missing$", told.stdout, re.MULTILINE)
+        assert "→ install it" in told.stdout
+        assert json.loads(run("doctor", "--json", code=1).stdout)[1]["status"] == "fail"
+
+    def test_a_check_that_breaks_is_a_failure(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def broken(*_: object, **__: object) -> None:
+            raise ImportError("libtorch is not here")
+
+        monkeypatch.setattr("faithscope.models.load_model", broken)
+        told = run("doctor", code=1)
+        assert re.search(r"^fail +bundled model +ImportError: libtorch", told.stdout, re.MULTILINE)
+        assert re.search(r"^ok +python", told.stdout, re.MULTILINE)
+
+    def test_lower_bounds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        lines = ["numpy>=1", "torch>=999", "no-such-package>=1", "ray>=2; extra == 'ray'"]
+        monkeypatch.setattr("importlib.metadata.requires", lambda _: lines)
+        told = run("doctor", code=1)
+        assert re.search(r"^ok +numpy +\d", told.stdout, re.MULTILINE)
+        assert re.search(r"^fail +torch +\d.*, needed is >=999$", told.stdout, re.MULTILINE)
+        assert "fail  no-such-package     missing" in told.stdout
+        assert "pip install --upgrade 'torch>=999'" in told.stdout
+        assert "ray" not in told.stdout
+
+
+def test_demo(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    told = run("demo", "--images", 2, "--out", out)
+    assert "2 images × 236 = 472 model passes" in told.stderr
+    assert "2 random draws" in told.stderr
+    result = fs.load_result(out / "run")
+    assert result.methods[0] == "integrated_gradients"
+    assert result.metrics == ["saco", "aopc", "log_odds", "auc", "comprehensiveness"]
+    assert result.headline() in told.stdout
+    for sentence in result.verdicts():
+        assert sentence in told.stdout
+    with Image.open(out / "heatmaps.png") as picture:
+        assert min(picture.size) > 300
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "data:image/png;base64," in page
+    for path in (out / "heatmaps.png", out / "report.html", out / "run"):
+        assert str(path) in told.stdout
+    assert told.stdout.count("\n  faithscope ") == 2
+
+
+def test_demo_refuses_what_makes_no_sense(tmp_path: Path) -> None:
+    assert "limit must be at least 1" in fails("demo", "--images", 0, "--out", tmp_path)
+    (tmp_path / "file").write_text("taken")
+    assert "cannot be made" in fails("demo", "--out", tmp_path / "file")
+
+
+class TestProgress:
+    def evaluation(self, explain_seconds: float = 0.0) -> Any:
+        return SimpleNamespace(
+            job=SimpleNamespace(explain_seconds=explain_seconds),
+            data=range(100),
+            first=SimpleNamespace(images=range(50)),
+            passes_per_image=20,
+            shard=50,
+        )
+
+    def test_before_the_first_map_the_forecast_counts(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("time.perf_counter", lambda: 10.0)
+        forecast: Any = SimpleNamespace(seconds=80.0)
+        pace = console.Pace(self.evaluation(), forecast, started=0.0)
+        pace.add(50)
+        assert not pace.measuring
+        assert pace.seconds_left() == 70
+        assert str(pace) == "50/2,000 passes · 1:10 left"
+        assert str(console.Pace(self.evaluation(), started=0.0)) == "0/2,000 passes"
+
+    def test_then_the_rate_without_the_time_of_the_maps(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("time.perf_counter", lambda: 10.0)
+        pace = console.Pace(self.evaluation(5.0), started=0.0)
+        pace.add(500)
+        # 100 passes/s; 1,500 passes to go, and the maps of the second shard
+        assert pace.seconds_left() == 15 + 5
+        assert str(pace) == "500/2,000 passes · 100 passes/s · 0:20 left"
+        pace.add(1500)
+        assert pace.seconds_left() == 0
+
+    def test_lines_instead_of_a_bar(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        evaluation = self.evaluation()
+        now = [0.0]
+        monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+        def work(advance: Any) -> str:
+            for _ in range(20):
+                now[0] += 4.0
+                advance(100)
+            return "done"
+
+        evaluation.run = work
+        assert console.run_with_progress(evaluation) == "done"
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 6  # every third of twenty steps
+        assert lines[0] == " 15% · 300/2,000 passes · 25 passes/s · 1:08 left"
+
+    def test_clock(self) -> None:
+        assert [console._clock(s) for s in (0.4, 61, 3661)] == ["0:00", "1:01", "1:01:01"]
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_table_fits_the_terminal(
+    width: int, tiny: tuple[object, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rich.console import Console
+
+    model = fs.load_model(f"{VIT})", checkpoint=tiny[-1])
+    methods = ["integrated_gradients(steps=2)", "input_x_gradient"]
+    result = fs.evaluate(model, folder, methods)
+    terminal = Console(width=width, force_terminal=True, color_system=None, record=True)
+    terminal.print(console._fitting_table(result, terminal))
+    lines = [line.rstrip() for line in terminal.export_text().splitlines()]
+    assert max(map(len, lines)) <= width
+    value = f"{result.values('random', 'saco').mean():.3f}"
+    assert any(value in line for line in lines)  # no number is cut

@@ -1,0 +1,616 @@
+"""Methods: equal to the reference programs, to autograd and to themselves in batches; no traces."""
+
+import importlib.metadata
+from functools import cache
+
+import captum.attr
+import numpy as np
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+import faithscope as fs
+from conftest import FIXTURES
+from faithscope.methods import METHODS
+from faithscope.methods.evidence import gather
+from faithscope.models import PassCounter
+from families import FAMILIES, Family, images_of, refused, seeded, timm_vit
+
+CONFIGS = {
+    "A": {"img_size": 32, "embed_dim": 48, "depth": 4, "num_heads": 3, "num_classes": 10},
+    "B": {"img_size": 48, "embed_dim": 64, "depth": 6, "num_heads": 4, "num_classes": 7},
+}
+IG_VARIANTS = ["gausslegendre50", "gausslegendre20", "riemann_right50", "riemann_right20"]
+IG_VARIANTS += ["riemann_middle50", "riemann_left50", "riemann_trapezoid50"]
+
+every_config = pytest.mark.parametrize("config", CONFIGS)
+both_targets = pytest.mark.parametrize("which", [0, 1], ids=["predicted", "other"])
+every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+every_method = pytest.mark.parametrize("method", list(METHODS))
+
+
+# Parity with the methods' own programs (tests/fixtures/README.md), in float64
+
+
+@cache
+def reference(config: str) -> tuple[nn.Module, dict[str, Tensor]]:
+    """The fixture's model in float64, and what the methods' own programs gave for it."""
+    module = VisionTransformer(patch_size=8, qkv_bias=config == "A", **CONFIGS[config])
+    weights = np.load(FIXTURES / "vision" / f"weights_{config}.npz")
+    module.load_state_dict({key: torch.from_numpy(weights[key]) for key in weights})
+    recorded = np.load(FIXTURES / "vision" / "methods_small.npz")
+    values = {
+        key.removeprefix(f"{config}_"): torch.from_numpy(recorded[key])
+        for key in recorded
+        if key.startswith(f"{config}_")
+    }
+    return module.double().eval(), values
+
+
+def assert_maps_equal(ours: Tensor, theirs: Tensor, tolerance: float = 1e-10) -> None:
+    """The error of every map, relative to the largest value of that map."""
+    ours, theirs = ours.flatten(1), theirs.flatten(1)
+    assert ours.shape == theirs.shape
+    error = (ours - theirs).abs().amax(1) / theirs.abs().amax(1)
+    assert error.max() <= tolerance
+
+
+@every_config
+def test_the_reference_model_gives_the_recorded_logits(config: str):
+    module, recorded = reference(config)
+    assert_maps_equal(module(recorded["x"]), recorded["logits"])
+
+
+@every_config
+@both_targets
+@pytest.mark.parametrize(
+    ("method", "key"),
+    [
+        ("raw_attention", "raw_attention"),
+        ("rollout", "rollout_start0"),
+        ("rollout(start_layer=1)", "rollout_start1"),
+    ],
+)
+def test_attention_maps_equal_the_reference(config: str, method: str, key: str, which: int):
+    module, recorded = reference(config)
+    theirs = recorded[key] if recorded[key].ndim == 2 else recorded[key][:, which]
+    target = recorded["targets"][:, which]
+    ours = fs.explain(module, recorded["x"], method, target=target, units="patches")
+    assert_maps_equal(ours, theirs)
+
+
+@every_config
+@both_targets
+def test_integrated_gradients_equal_the_reference_pixel_by_pixel(config: str, which: int):
+    module, recorded = reference(config)
+    target = recorded["targets"][:, which]
+    ours = fs.explain(module, recorded["x"], "integrated_gradients", target=target)
+    assert_maps_equal(ours, recorded["ig_pixel_gausslegendre50"][:, which])
+
+
+@every_config
+@both_targets
+@pytest.mark.parametrize("variant", IG_VARIANTS)
+def test_every_integration_rule_equals_the_reference(config: str, variant: str, which: int):
+    module, recorded = reference(config)
+    method = fs.method("integrated_gradients", rule=variant[:-2], steps=int(variant[-2:]))
+    target = recorded["targets"][:, which]
+    ours = fs.explain(module, recorded["x"], method, target=target, units="patches")
+    assert_maps_equal(ours, recorded[f"ig_patchsum_{variant}"][:, which])
+
+
+@both_targets
+def test_gradients_equal_the_reference(which: int):
+    module, recorded = reference("A")
+    target = recorded["targets"][:, which]
+    maps = fs.explain(module, recorded["x"], ["gradient", "input_x_gradient"], target=target)
+    theirs = recorded["input_grad_pixel"][:, which].double()  # recorded in float32
+    assert_maps_equal(maps["gradient"], theirs.square().sum(1).sqrt(), 1e-6)
+    assert_maps_equal(maps["input_x_gradient"], (theirs * recorded["x"]).sum(1), 1e-6)
+
+
+def test_attention_probabilities_equal_the_reference():
+    module, recorded = reference("A")
+    images, target = recorded["x"], recorded["targets"][:, 0]
+    needs = frozenset({"attention"})
+    evidence = gather(fs.wrap(module), images, target, needs, keys=[], seed=0, batch_size=4)
+    for layer in evidence.layers():
+        theirs = recorded["attn"][:, layer.index].double()  # recorded in float32
+        torch.testing.assert_close(layer.attention, theirs, rtol=0, atol=1e-6)
+
+
+# Against the definitions, in every family
+
+
+def gradient_by_hand(module: nn.Module, images: Tensor, target: int) -> Tensor:
+    inputs = images.clone().requires_grad_(True)
+    logits = module(inputs)
+    getattr(logits, "logits", logits)[:, target].sum().backward()
+    module.zero_grad()
+    return inputs.grad
+
+
+@every_family
+def test_gradient_methods_are_what_autograd_gives(family: Family):
+    module, images = family.module(), family.images()
+    maps = fs.explain(module, images, ["gradient", "input_x_gradient"], target=3)
+    expected = gradient_by_hand(module, images, 3)
+    torch.testing.assert_close(maps["gradient"], expected.square().sum(1).sqrt())
+    torch.testing.assert_close(maps["input_x_gradient"], (images * expected).sum(1))
+
+
+@every_family
+def test_integrated_gradients_are_complete(family: Family):
+    module, images = family.module(), family.images()
+    model = fs.wrap(module)
+    method = fs.method("integrated_gradients", steps=100)
+    with torch.no_grad():
+        change = model.logits(images)[:, 2] - model.logits(torch.zeros_like(images))[:, 2]
+    total = fs.explain(model, images, method, target=2).sum((1, 2))
+    torch.testing.assert_close(total, change, rtol=0, atol=1e-7)
+
+
+def test_a_pooled_head_is_explained_by_the_mean_over_patches():
+    family = FAMILIES["timm_pooled"]
+    module, images = family.module(), family.images()
+    target = torch.zeros(2, dtype=torch.int64)
+    needs = frozenset({"attention"})
+    evidence = gather(fs.wrap(module), images, target, needs, keys=[], seed=0, batch_size=4)
+    last = next(evidence.layers()).attention.mean(1)
+    maps = fs.explain(module, images, "raw_attention", units="patches")
+    torch.testing.assert_close(maps.flatten(1), last.mean(1))
+
+
+@every_family
+def test_every_method_runs_on_every_family_in_both_units(family: Family):
+    model, images = fs.wrap(family.module()), family.images()
+    for units, shape in (("pixels", family.size), ("patches", family.grid)):
+        maps = fs.explain(model, images, "registered", units=units)
+        assert set(maps) == set(METHODS)
+        for values in maps.values():
+            assert values.shape == (2, *shape)
+            assert values.dtype == torch.float64
+            assert values.isfinite().all()
+            assert (values.flatten(1).std(1) > 0).all()
+
+
+@every_method
+@pytest.mark.parametrize("name", ["timm_vit", "timm_pooled", "hf_deit_teacher", "torchvision_vit"])
+def test_a_batch_gives_what_one_by_one_gives(name: str, method: str):
+    module, images = FAMILIES[name].module(), FAMILIES[name].images(5)
+    target = torch.tensor([0, 1, 2, 3, 4])
+    together = fs.explain(module, images, method, target=target)
+    for index in range(len(images)):
+        one = slice(index, index + 1)
+        alone = fs.explain(module, images[one], method, target=target[one])
+        torch.testing.assert_close(together[one], alone, rtol=0, atol=1e-10)
+
+
+def test_attention_methods_do_not_depend_on_the_class_and_the_others_do():
+    family = FAMILIES["timm_vit"]
+    module, images = family.module(), family.images()
+    one, other = (fs.explain(module, images, "registered", target=target) for target in (0, 1))
+    independent = {name for name in one if torch.equal(one[name], other[name])}
+    assert independent >= {"raw_attention", "rollout", "random", "random_patch"}
+    assert not independent & {"gradient", "input_x_gradient", "integrated_gradients"}
+
+
+def test_without_a_target_the_predicted_class_is_explained():
+    family = FAMILIES["timm_vit"]
+    module, images = family.module(), family.images(4)
+    predicted = module(images).argmax(-1)
+    expected = fs.explain(module, images, "gradient", target=predicted)
+    torch.testing.assert_close(fs.explain(module, images, "gradient"), expected, rtol=0, atol=0)
+
+
+def test_maps_come_in_the_models_own_precision_whatever_the_images():
+    family = FAMILIES["timm_vit"]
+    for dtype in (torch.float32, torch.float64):
+        module = family.module(dtype)
+        for images in (family.images(), family.images().float(), family.images().numpy()):
+            maps = fs.explain(module, images, ["gradient", "rollout", "integrated_gradients"])
+            assert {values.dtype for values in maps.values()} == {dtype}
+
+
+def test_patch_maps_are_upsampled_and_pixel_maps_are_summed():
+    family = FAMILIES["timm_wide"]
+    module, images = family.module(), family.images()
+    coarse = fs.explain(module, images, "rollout", units="patches")
+    nearest = fs.explain(module, images, "rollout", upsample="nearest")
+    assert torch.equal(nearest, coarse.repeat_interleave(8, 1).repeat_interleave(8, 2))
+    fine = fs.explain(module, images, "gradient")
+    summed = fs.explain(module, images, "gradient", units="patches")
+    torch.testing.assert_close(summed, fine.unfold(1, 8, 8).unfold(2, 8, 8).sum((3, 4)))
+
+
+# The user's model is left as it was found
+
+
+def snapshot(module: nn.Module) -> dict[str, object]:
+    """Everything about a module that an explanation might disturb."""
+    found: dict[str, object] = {}
+    for name, child in module.named_modules():
+        for key, value in vars(child).items():
+            if "hooks" in key and hasattr(value, "__len__"):
+                found[f"{name}:{key}"] = len(value)
+            elif value is None or isinstance(value, bool | int | float | str):
+                found[f"{name}:{key}"] = value  # training, fused_attn and their like
+            else:
+                found[f"{name}:{key}"] = type(value)
+    for name, parameter in module.named_parameters():
+        bits = parameter.detach().numpy().tobytes()
+        found[name] = (parameter.requires_grad, parameter.grad, bits)
+    config = getattr(module, "config", None)
+    found["kernel"] = getattr(config, "_attn_implementation", None)
+    return found
+
+
+def unsettled(module: nn.Module) -> nn.Module:
+    """In training mode but for some parts, some of its weights frozen, with a hook of its own."""
+    module.train()
+    parts = list(module.modules())
+    for part in parts[::3]:
+        part.training = False
+    for parameter in list(module.parameters())[::2]:
+        parameter.requires_grad_(False)
+    parts[1].register_forward_hook(lambda *_: None)
+    return module
+
+
+TRACED = ["registered", "captum:Saliency", "captum:DeepLift"]
+
+
+@every_family
+@pytest.mark.filterwarnings("ignore:.*hooks")
+def test_the_model_is_left_as_it_was_found(family: Family):
+    module = unsettled(family.module())
+    before = snapshot(module)
+    fs.explain(module, family.images(), TRACED)
+    assert snapshot(module) == before
+    fs.evaluate(module, family.images(), ["rollout", "gradient"], "saco", random_draws=1)
+    assert snapshot(module) == before
+
+
+@every_family
+@pytest.mark.parametrize("method", ["rollout", "gradient", "integrated_gradients", *TRACED[1:]])
+@pytest.mark.filterwarnings("ignore:.*hooks")
+def test_the_model_is_left_as_it_was_found_when_its_second_block_fails(family: Family, method: str):
+    module = unsettled(family.module())
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("in block 2")
+
+    fs.wrap(module).vit.attentions[1].module.register_forward_pre_hook(fail)
+    before = snapshot(module)
+    with pytest.raises(ZeroDivisionError, match="in block 2"):
+        fs.explain(module, family.images(), method, target=0)
+    with pytest.raises(ZeroDivisionError, match="in block 2"):
+        fs.evaluate(module, family.images(), method, "saco")
+    assert snapshot(module) == before
+
+
+class Picky(nn.Module):
+    """Half-way through a convolutional net: lets captum set itself up, then fails."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        raise ZeroDivisionError("in the middle")
+
+
+@pytest.mark.parametrize("method", ["DeepLift", "LRP", "GuidedBackprop", "Deconvolution"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_captum_leaves_nothing_behind_when_it_fails(method: str):
+    net = [nn.Conv2d(3, 4, 3), nn.ReLU(), Picky(), nn.ReLU(), nn.Flatten(), nn.Linear(3600, 5)]
+    module = seeded(lambda: nn.Sequential(*net))
+    before = snapshot(module)
+    with pytest.raises((ZeroDivisionError, fs.FaithscopeError)):
+        fs.explain(module, images_of((32, 32)), f"captum:{method}", target=0)
+    assert snapshot(module) == before
+
+
+def test_a_model_in_training_mode_is_explained_as_in_use():
+    dropout = {"drop_rate": 0.5, "attn_drop_rate": 0.5, "drop_path_rate": 0.5}
+    module, images = seeded(lambda: timm_vit(**dropout)), images_of((32, 32))
+    settled = fs.explain(module, images, "registered", target=0)
+    training = fs.explain(module.train(), images, "registered", target=0)
+    for name in settled:
+        torch.testing.assert_close(training[name], settled[name], rtol=0, atol=0)
+
+
+# What it costs
+
+
+def passes(module: nn.Module, images: Tensor, methods, **options) -> int:
+    counter = PassCounter()
+    with counter.watch(module):
+        fs.explain(module, images, methods, **options)
+    return counter.count
+
+
+@every_family
+def test_one_traced_forward_serves_all_methods_that_share_it(family: Family):
+    module, images = family.module(), family.images(3)
+    sharing = ["raw_attention", "rollout", "rollout(start_layer=1)", "gradient", "input_x_gradient"]
+    assert passes(module, images, sharing, target=0) == 3
+    assert passes(module, images, sharing) == 6  # one more forward finds the predicted class
+    assert passes(module, images, ["random", "random_patch"], target=0) == 0
+    assert passes(module, images, "integrated_gradients(steps=7)", target=0) == 21
+
+
+def test_the_passes_of_explanations_are_in_the_manifest():
+    family = FAMILIES["timm_vit"]
+    methods = ["rollout", "gradient", "integrated_gradients(steps=7)"]
+    result = fs.evaluate(family.module(), family.images(3), methods, "saco", random_draws=1)
+    assert result.manifest["cost"]["explanation_passes"] == 3 * (1 + 7)
+
+
+# Random attribution
+
+
+@pytest.mark.parametrize("method", ["random", "random_patch"])
+def test_random_maps_belong_to_the_image_and_the_seed(method: str):
+    family = FAMILIES["timm_vit"]
+    module, images = family.module(), family.images(4)
+    maps = fs.explain(module, images, method, seed=5)
+    again = fs.explain(module, images.flip(0), method, seed=5).flip(0)
+    alone = fs.explain(module, images[2:3], method, seed=5)
+    twins = fs.explain(module, images[[1, 1]], method, seed=5)
+    assert torch.equal(maps, again)
+    assert torch.equal(maps[2:3], alone)
+    assert torch.equal(twins[0], twins[1])
+    assert torch.equal(twins[0], maps[1])
+    assert not torch.equal(maps[0], maps[1])
+    assert not torch.equal(maps, fs.explain(module, images, method, seed=6))
+
+
+def test_random_maps_are_uniform_and_leave_global_randomness_alone():
+    family = FAMILIES["timm_vit"]
+    state = torch.get_rng_state()
+    values = fs.explain(family.module(), family.images(20), "random").flatten()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert 0 <= values.min() < values.max() < 1
+    counts = torch.histc(values, 10, 0, 1)
+    expected = len(values) / 10
+    assert ((counts - expected) ** 2 / expected).sum() < 27.9  # chi-squared, 9 df, p = 0.001
+
+
+def test_random_draws_differ_from_each_other():
+    family = FAMILIES["timm_vit"]
+    result = fs.evaluate(family.module(), family.images(), [], "aopc", random_draws=3)
+    for method in ("random", "random_patch"):
+        rows = result.scores.to_pylist()
+        values = [row["value"] for row in rows if row["method"] == method]
+        assert len(values) == len(set(values)) == 2 * 3
+
+
+# captum by name
+
+
+@pytest.mark.parametrize(
+    ("text", "made", "options"),
+    [
+        ("Saliency", captum.attr.Saliency, {}),
+        ("Saliency(abs=False)", captum.attr.Saliency, {"abs": False}),
+        ("InputXGradient", captum.attr.InputXGradient, {}),
+        ("DeepLift", captum.attr.DeepLift, {}),
+        ("IntegratedGradients(n_steps=5)", captum.attr.IntegratedGradients, {"n_steps": 5}),
+        (
+            "Occlusion(sliding_window_shapes=(3, 8, 8), strides=(3,8,8))",
+            captum.attr.Occlusion,
+            {"sliding_window_shapes": (3, 8, 8), "strides": (3, 8, 8)},
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*hooks")
+def test_captum_classes_by_name_give_what_captum_gives(text: str, made, options):
+    module, images = seeded(timm_vit), images_of((32, 32))
+    ours = fs.explain(module, images, f"captum:{text}", target=1)
+    inputs = images.clone().requires_grad_(True)
+    theirs = made(module).attribute(inputs, target=1, **options).sum(1).detach()
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_captum_options_may_be_given_in_python():
+    module, images = seeded(timm_vit), images_of((32, 32))
+    baselines = torch.zeros(1, 3, 32, 32, dtype=torch.float64)
+    method = fs.method("captum:IntegratedGradients", baselines=baselines, n_steps=50)
+    ours = fs.explain(module, images, ["integrated_gradients", method], target=1)
+    torch.testing.assert_close(*ours.values())
+
+
+def test_captum_classes_work_on_hugging_face_models():
+    family = FAMILIES["hf_vit"]
+    maps = fs.explain(
+        family.module(), family.images(), ["captum:InputXGradient", "input_x_gradient"], target=0
+    )
+    torch.testing.assert_close(*maps.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "captum:Occlusion",
+            ["sliding_window_shapes", "captum:Occlusion(sliding_window_shapes=…)"],
+        ),
+        ("captum:LayerGradCam", ["needs layer", "maps={…}"]),
+        ("captum:GradientShap", ["needs baselines"]),
+        ("captum:NoiseTunnel", ["needs attribution_method"]),
+        ("captum:Salience", ["captum class 'Salience'", "did you mean 'Saliency'", "Valid:"]),
+        ("captum:Saliency(absolute=True)", ["absolute", "did you mean 'abs'", "Valid: abs"]),
+    ],
+)
+def test_captum_classes_that_need_more_are_refused_naming_it(text: str, words):
+    with refused(*words):
+        fs.method(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("captum:LRP", ["captum:LRP", "cannot explain VisionTransformer"]),
+        ("captum:IntegratedGradients(return_convergence_delta=True)", ["gave tuple"]),
+    ],
+)
+def test_captum_classes_that_cannot_explain_the_model_are_refused_by_name(text: str, words):
+    with refused(*words):
+        fs.explain(seeded(timm_vit), images_of((32, 32)), text)
+
+
+# Methods of one's own
+
+
+@pytest.fixture
+def clean_registry():
+    """Forget what a test registers."""
+    before = dict(METHODS._items)
+    yield
+    METHODS._items.clear()
+    METHODS._items.update(before)
+
+
+def brightness(module: nn.Module, images: Tensor, target: Tensor) -> Tensor:
+    assert not module.training
+    assert target.shape == (len(images),)
+    return images.mean(1)
+
+
+def test_a_function_is_a_method():
+    module, images = seeded(timm_vit), images_of((32, 32))
+    assert torch.equal(fs.explain(module, images, brightness), images.mean(1))
+    as_array = lambda _, images, __: images.mean(1).numpy()  # noqa: E731
+    assert torch.equal(fs.explain(module, images, as_array), images.mean(1))
+    called = fs.evaluate(module, images, [brightness, "gradient"], "saco")
+    given = fs.evaluate(module, images, maps={"brightness": images.mean(1)}, metrics="saco")
+    assert called.methods[:2] == ["brightness", "gradient"]
+    expected = given.values("brightness", "saco")
+    np.testing.assert_allclose(called.values("brightness", "saco"), expected, rtol=0, atol=1e-12)
+
+
+def test_a_function_may_differentiate_the_model():
+    def own_gradient(module: nn.Module, images: Tensor, target: Tensor) -> Tensor:
+        inputs = images.clone().requires_grad_(True)
+        module(inputs).gather(1, target[:, None]).sum().backward()
+        return inputs.grad.norm(dim=1)
+
+    module, images = seeded(timm_vit), images_of((32, 32))
+    maps = fs.explain(module, images, [own_gradient, "gradient"])
+    torch.testing.assert_close(*maps.values())
+    result = fs.evaluate(module, images, [own_gradient, "gradient"], "saco")
+    np.testing.assert_allclose(
+        result.values("own_gradient", "saco"), result.values("gradient", "saco")
+    )
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_method_is_registered_by_decorator_with_its_options():
+    @fs.register_method("power", granularity="pixel", needs=("gradient",))
+    def power(evidence: fs.Evidence, *, exponent: float = 1.0) -> Tensor:
+        """The gradient raised to a power."""
+        return evidence.input_gradient().abs().sum(1) ** exponent
+
+    module, images = seeded(timm_vit), images_of((32, 32))
+    plain, squared = (fs.explain(module, images, name) for name in ("power", "power(exponent=2)"))
+    torch.testing.assert_close(squared, plain**2)
+    assert "power" in fs.explain(module, images, "registered")
+    result = fs.evaluate(module, images, ["power(exponent=2)"], "saco")
+    assert result.methods[0] == "power(exponent=2)"
+    with refused("'power'", "registered already"):
+        fs.register_method("power", granularity="pixel")(power)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_layer_method_walks_the_blocks_last_first():
+    seen = []
+
+    @fs.layer_method("walk")
+    def walk(row: Tensor, layer: object) -> Tensor:
+        """Nothing but the mean attention of every block."""
+        seen.append(layer.index)
+        return (row[:, None] @ layer.attention.mean(1))[:, 0]
+
+    module, images = seeded(timm_vit), images_of((32, 32))
+    maps = fs.explain(module, images, "walk", units="patches")
+    assert seen == [2, 1, 0]
+    assert maps.shape == (2, 4, 4)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_method_of_another_package_is_found_through_its_entry_point(monkeypatch, tmp_path):
+    (tmp_path / "someones_package.py").write_text(
+        "import faithscope as fs\n"
+        "from faithscope.methods import Method\n"
+        "@fs.register_method('by_decorator', granularity='pixel')\n"
+        "def by_decorator(evidence):\n"
+        "    return evidence.images.sum(1)\n"
+        "as_object = Method('as_object', lambda evidence: evidence.images.mean(1))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [
+        importlib.metadata.EntryPoint(name, f"someones_package:{name}", "faithscope.methods")
+        for name in ("by_decorator", "as_object")
+    ]
+    monkeypatch.setattr("faithscope.registry.entry_points", lambda group: points)
+    monkeypatch.setattr(METHODS, "_plugins_loaded", False)
+    module, images = seeded(timm_vit), images_of((32, 32))
+    maps = fs.explain(module, images, ["by_decorator", "as_object"])
+    torch.testing.assert_close(maps["by_decorator"], 3 * maps["as_object"])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: fs.method("rollout", start=1), ["'start'", "did you mean 'start_layer'"]),
+        (lambda: fs.method("gradient", power=2), ["takes no options", "'power'"]),
+        (lambda: fs.method("rollout(start_layer=1"), ["name(option=value, …)"]),
+        (lambda: fs.method("rollout(1)"), ["name(option=value, …)"]),
+        (lambda: fs.method("rollout(start_layer=f(1))"), ["name(option=value, …)"]),
+        (
+            lambda: fs.register_method("x", granularity="voxel"),
+            ["granularity", "any, patch, pixel"],
+        ),
+        (
+            lambda: fs.register_method("x", granularity="pixel", needs=["grad"]),
+            ["evidence 'grad'", "attention, gradient"],
+        ),
+    ],
+)
+def test_options_and_traits_are_checked_when_they_are_given(make, words):
+    with refused(*words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("rollout(start_layer=3)", ["start_layer", "0 to 2", "got 3"]),
+        ("rollout(start_layer=first)", ["start_layer", "0 to 2", "got first"]),
+        ("integrated_gradients(steps=0)", ["steps", "at least 1"]),
+        ("integrated_gradients(rule=simpson)", ["'simpson'", "gausslegendre, riemann_left"]),
+    ],
+)
+def test_values_of_options_are_checked(method: str, words):
+    with refused(*words):
+        fs.explain(seeded(timm_vit), images_of((32, 32)), method)
+
+
+def crooked(module: nn.Module, images: Tensor, target: Tensor) -> Tensor:
+    return images[:, 0, :5]
+
+
+def empty_handed(module: nn.Module, images: Tensor, target: Tensor) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (crooked, ["'crooked'", "[2, 5, 32]", "[2, 32, 32] or [2, 4, 4]"]),
+        (empty_handed, ["'empty_handed'", "NoneType"]),
+    ],
+)
+def test_maps_of_the_wrong_shape_are_refused_by_the_methods_name(method, words):
+    with refused(*words):
+        fs.explain(seeded(timm_vit), images_of((32, 32)), method)
+    with refused(*words):
+        fs.evaluate(seeded(timm_vit), images_of((32, 32)), method)

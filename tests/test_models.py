@@ -1,0 +1,434 @@
+"""Models: what the adapters find in unmodified models, what they refuse, where models come from."""
+
+import copy
+import json
+import math
+import pickle
+import re
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+import transformers
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import faithscope as fs
+from faithscope.methods.evidence import gather
+from faithscope.models import BUNDLE, AttentionView, Model
+from families import (
+    CLASSES,
+    DEPTH,
+    FAMILIES,
+    HEADS,
+    UNADAPTABLE,
+    Family,
+    hf,
+    images_of,
+    refused,
+    seeded,
+    timm_vit,
+)
+
+every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+TINY = "timm:vit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2)"
+
+
+# What the adapters find
+
+
+@every_family
+def test_wrap_reads_the_facts_off_the_module(family: Family):
+    model = fs.wrap(family.module())
+    assert model.input_size == family.size
+    assert model.patch_size == family.patch
+    assert model.grid(*family.size) == family.grid
+    assert len(model.vit.attentions) == DEPTH
+    assert model.vit.prefix_tokens == family.prefix
+    assert model.vit.readout == family.readout
+
+
+def recomputed(model: Model, images: Tensor) -> list[Tensor]:
+    """The attention that faithscope sees, first block first."""
+    target = torch.zeros(len(images), dtype=torch.int64)
+    needs = frozenset({"attention"})
+    evidence = gather(model, images, target, needs, keys=["a", "b"], seed=0, batch_size=8)
+    return [layer.attention for layer in evidence.layers()][::-1]
+
+
+def by_the_library(module: nn.Module, images: Tensor) -> list[Tensor]:
+    """The attention that the model's own library computes, on a copy that is told to show it."""
+    module, seen = copy.deepcopy(module), []
+    if isinstance(module, transformers.PreTrainedModel):
+        module.set_attn_implementation("eager")
+        with torch.no_grad():
+            return list(module(images, output_attentions=True).attentions)
+    for child in module.modules():
+        if isinstance(child, nn.MultiheadAttention):
+            child.register_forward_pre_hook(
+                lambda mha, args: seen.append(
+                    mha.forward(*args, need_weights=True, average_attn_weights=False)[1]
+                )
+            )
+        elif hasattr(child, "fused_attn"):
+            child.fused_attn = False
+            child.attn_drop.register_forward_hook(lambda _, args, output: seen.append(output))
+    with torch.no_grad():
+        module(images)
+    return seen
+
+
+@every_family
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_recomputed_attention_is_the_librarys_own(family: Family, dtype: torch.dtype):
+    module, images = family.module(dtype), family.images(dtype=dtype)
+    ours, theirs = recomputed(fs.wrap(module), images), by_the_library(module, images)
+    # Hugging Face's eager softmax runs in float32, whatever the model's type.
+    exact = dtype == torch.float64 and not isinstance(module, transformers.PreTrainedModel)
+    tokens = family.prefix + math.prod(family.grid)
+    assert len(ours) == len(theirs) == DEPTH
+    for mine, library in zip(ours, theirs, strict=True):
+        assert mine.shape == (2, HEADS, tokens, tokens)
+        torch.testing.assert_close(mine, library, rtol=0, atol=1e-12 if exact else 1e-6)
+        torch.testing.assert_close(mine.sum(-1), torch.ones_like(mine[..., 0]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name.startswith("hf_")])
+def test_attention_can_be_read_whichever_kernel_hugging_face_runs(name: str):
+    family, maps = FAMILIES[name], []
+    for kernel in ("sdpa", "eager"):
+        module = family.module()
+        module.set_attn_implementation(kernel)
+        maps.append(fs.explain(module, family.images(), "rollout"))
+    torch.testing.assert_close(*maps, rtol=0, atol=1e-6)
+
+
+def test_attention_can_be_read_with_fused_kernels_on_or_off():
+    family, maps = FAMILIES["timm_vit"], []
+    for fused in (True, False):
+        module = family.module()
+        for block in module.blocks:
+            block.attn.fused_attn = fused
+        maps.append(fs.explain(module, family.images(), "rollout"))
+    torch.testing.assert_close(*maps, rtol=0, atol=1e-12)
+
+
+def test_the_same_weights_in_timm_and_hugging_face_give_the_same_answers():
+    ours = seeded(timm_vit)
+    theirs = hf("ViT", layer_norm_eps=1e-6).double().eval()
+    theirs.load_state_dict(timm_to_hugging_face(ours.state_dict(), theirs.state_dict()))
+    images = images_of((32, 32))
+    torch.testing.assert_close(theirs(images).logits, ours(images), rtol=0, atol=1e-9)
+    methods = ["raw_attention", "rollout", "gradient"]
+    mine, other = (fs.explain(module, images, methods) for module in (ours, theirs))
+    for name in methods:
+        torch.testing.assert_close(other[name], mine[name], rtol=0, atol=1e-9)
+
+
+def timm_to_hugging_face(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Name timm's weights as Hugging Face does, in its old or its new spelling."""
+    renamed = [
+        (r".*cls_token", "cls_token"),
+        (r".*position_embeddings", "pos_embed"),
+        (r".*patch_embeddings\.projection", "patch_embed.proj"),
+        (r".*layers?\.(\d+)\.", r"blocks.\1."),
+        (r"\.layernorm_before", ".norm1"),
+        (r"\.layernorm_after", ".norm2"),
+        (r"\.attention\.(attention\.)?(q_proj|query)", ".attn.qkv.0"),
+        (r"\.attention\.(attention\.)?(k_proj|key)", ".attn.qkv.1"),
+        (r"\.attention\.(attention\.)?(v_proj|value)", ".attn.qkv.2"),
+        (r"\.attention\.(o_proj|output\.dense)", ".attn.proj"),
+        (r"\.(mlp\.fc1|intermediate\.dense)", ".mlp.fc1"),
+        (r"\.(mlp\.fc2|output\.dense)", ".mlp.fc2"),
+        (r"vit\.layernorm", "norm"),
+        (r"classifier", "head"),
+    ]
+    converted = {}
+    for key in wanted:
+        name = key
+        for pattern, replacement in renamed:
+            name = re.sub(pattern, replacement, name)
+        joint, _, rest = name.partition(".qkv.")
+        if rest:
+            part, kind = rest.split(".")
+            converted[key] = state[f"{joint}.qkv.{kind}"].chunk(3)[int(part)]
+        else:
+            converted[key] = state[name]
+    return converted
+
+
+# What cannot be adapted
+
+
+@pytest.mark.parametrize("name", UNADAPTABLE)
+def test_attention_of_an_unknown_make_is_refused_by_name_and_the_rest_works(name: str):
+    build, named = UNADAPTABLE[name]
+    module = seeded(build)
+    size = fs.wrap(module).input_size or (32, 32)
+    images = images_of(size)
+    for method in ("raw_attention", "rollout"):
+        with refused(named):
+            fs.explain(module, images, method)
+        with refused(named):
+            fs.evaluate(module, images, method, "saco")
+    given = {"mine": images.abs().sum(1)}
+    result = fs.evaluate(module, images, ["gradient"], "saco", maps=given, random_draws=1)
+    assert np.isfinite(result.scores["value"].to_numpy()).all()
+    assert {"gradient", "mine"} < set(result.methods)
+
+
+class OwnAttention(nn.Module):
+    """An attention module of nobody's make: its scores are divided by a temperature of its own."""
+
+    def __init__(self, dim: int, heads: int, temperature: float = 2.0) -> None:
+        super().__init__()
+        self.heads, self.temperature = heads, temperature
+        self.to_queries, self.to_keys, self.to_values = (nn.Linear(dim, dim) for _ in range(3))
+
+    def split(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        layers = (self.to_queries, self.to_keys, self.to_values)
+        return tuple(
+            layer(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in layers
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        queries, keys, values = self.split(tokens)
+        attention = (queries @ keys.mT / self.temperature).softmax(-1)
+        return (attention @ values).transpose(1, 2).flatten(2)
+
+
+class OwnViT(nn.Module):
+    """A ViT with one block, a class token and no attribute that a library would use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 24, 8, 8)
+        self.start = nn.Parameter(torch.zeros(1, 1, 24))
+        self.mixer = OwnAttention(24, HEADS)
+        self.out = nn.Linear(24, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.stem(images).flatten(2).mT
+        tokens = torch.cat([self.start.expand(len(tokens), -1, -1), tokens], dim=1)
+        return self.out((tokens + self.mixer(tokens))[:, 0])
+
+
+def own_view(module: OwnViT, scale: float) -> AttentionView:
+    return AttentionView("mixer", module.mixer, scale, module.mixer.split, nn.Identity())
+
+
+def test_ones_own_model_needs_four_fields_and_no_more():
+    module, images = seeded(OwnViT), images_of((32, 32))
+    with refused("attention=[…]", "prefix_tokens"):
+        fs.explain(module, images, "rollout")
+    fields = {"prefix_tokens": 1, "readout": "class", "patch_size": 8}
+    model = fs.wrap(module, attention=[own_view(module, 1 / 2)], **fields)
+    queries, keys, _ = module.mixer.split(
+        torch.cat([module.start.expand(2, -1, -1), module.stem(images).flatten(2).mT], dim=1)
+    )
+    expected = (queries @ keys.mT / 2).softmax(-1).mean(1)[:, 0, 1:].reshape(2, 4, 4)
+    maps = fs.explain(model, images, "raw_attention", units="patches")
+    torch.testing.assert_close(maps, expected.detach(), rtol=0, atol=1e-12)
+    with refused("'mixer'", "cannot be trusted"):
+        wrong = fs.wrap(module, attention=[own_view(module, 1 / 3)], **fields)
+        fs.explain(wrong, images, "raw_attention")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prefix_tokens": 0}, ["'blocks.0.attn'", "17", "0 prefix", "prefix_tokens=…"]),
+        ({"patch_size": 4}, ["8×8 patches", "patch_size=…"]),
+        ({"patch_size": 5}, ["patches of 5×5", "32×32"]),
+        ({"readout": "max"}, ["readout 'max'", "class, mean"]),
+        ({"attention": [nn.Linear(2, 2)]}, ["Linear", "0 attention modules"]),
+    ],
+)
+def test_fields_that_contradict_the_model_are_refused(fields, words):
+    with refused(*words):
+        fs.explain(fs.wrap(seeded(timm_vit), **fields), images_of((32, 32)), "rollout")
+
+
+def test_attention_modules_may_be_given_in_the_order_of_the_blocks_only():
+    module = seeded(timm_vit)
+    attention = [block.attn for block in module.blocks]
+    fs.explain(fs.wrap(module, attention=attention), images_of((32, 32)), "rollout")
+    with refused("another order", "first block first"):
+        fs.explain(fs.wrap(module, attention=attention[::-1]), images_of((32, 32)), "rollout")
+
+
+def test_the_fingerprint_follows_the_weights():
+    one, same, other = seeded(timm_vit), seeded(timm_vit), seeded(timm_vit)
+    with torch.no_grad():
+        other.blocks[1].mlp.fc1.weight[0, 0] += 1e-9
+    assert fs.wrap(one).fingerprint == fs.wrap(same).fingerprint != fs.wrap(other).fingerprint
+
+
+# Where models come from
+
+
+@pytest.fixture(scope="module")
+def photo() -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 410, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def test_timm_models_are_prepared_as_timm_does(photo: Image.Image):
+    model = fs.load_model("timm:vit_tiny_patch16_224(depth=1)", pretrained=False)
+    config = timm.data.resolve_model_data_config(model.module)
+    expected = timm.data.create_transform(**config, is_training=False)(photo)
+    torch.testing.assert_close(model.transform(photo), expected, rtol=0, atol=0)
+    assert model.input_size == (224, 224)
+    assert model.patch_size == (16, 16)
+    assert (model.mean, model.std) == (config["mean"], config["std"])
+    assert not model.module.training
+
+
+def test_options_of_a_timm_model_reach_its_size_and_preprocessing(photo: Image.Image):
+    model = fs.load_model(TINY, pretrained=False)
+    assert model.input_size == (32, 32)
+    assert model.patch_size == (8, 8)
+    images = model.transform(photo)[None]
+    assert images.shape == (1, 3, 32, 32)
+    assert fs.explain(model, images, "rollout", units="patches").shape == (1, 4, 4)
+
+
+def test_a_size_given_for_a_model_of_any_size_leaves_its_patches_alone():
+    module = seeded(lambda: timm_vit(dynamic_img_size=True))
+    assert fs.wrap(module, input_size=(48, 64)).patch_size == (8, 8)
+
+
+@pytest.fixture
+def hugging_face_folder(tmp_path):
+    labels = {index: f"class {index}" for index in range(CLASSES)}
+    module = hf("ViT", id2label=labels).eval()
+    module.save_pretrained(tmp_path)
+    size = {"height": 32, "width": 32}
+    processor = transformers.ViTImageProcessor(
+        size=size, image_mean=[0.1, 0.2, 0.3], image_std=[0.5, 0.6, 0.7]
+    )
+    processor.save_pretrained(tmp_path)
+    return tmp_path, module
+
+
+def test_hugging_face_folders_are_prepared_as_their_processor_does(hugging_face_folder, photo):
+    folder, module = hugging_face_folder
+    model = fs.load_model(f"hf:{folder}")
+    processor = transformers.AutoImageProcessor.from_pretrained(folder)
+    expected = processor(images=photo, return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(model.transform(photo)[None], expected, rtol=0, atol=0)
+    torch.testing.assert_close(model.logits(expected), module(expected).logits)
+    assert model.mean == (0.1, 0.2, 0.3)
+    assert model.class_name(3) == "class 3"
+    assert (model.input_size, model.patch_size) == ((32, 32), (8, 8))
+
+
+def test_hugging_face_configurations_take_a_checkpoint(hugging_face_folder, tmp_path):
+    folder, module = hugging_face_folder
+    save_file(module.state_dict(), tmp_path / "other.safetensors")
+    model = fs.load_model(f"hf:{folder}", checkpoint=tmp_path / "other.safetensors")
+    torch.testing.assert_close(model.module.state_dict(), module.state_dict(), rtol=0, atol=0)
+
+
+def test_torchvision_models_are_prepared_as_torchvision_does(photo: Image.Image):
+    model = fs.load_model("torchvision:vit_b_32", pretrained=False)
+    preset = torchvision.models.ViT_B_32_Weights.DEFAULT.transforms()
+    torch.testing.assert_close(model.transform(photo), preset(photo), rtol=0, atol=0)
+    assert model.input_size == (224, 224)
+    assert model.patch_size == (32, 32)
+    assert (model.vit.prefix_tokens, len(model.vit.attentions)) == (1, 12)
+
+
+def test_the_bundled_model_is_as_good_as_its_card_says():
+    model = fs.load_model("bundled:cifar10_vit", device="cpu")
+    data = fs.load_data("bundled:cifar10", model)
+    with torch.no_grad():
+        hits = [model.logits(batch.images).argmax(-1) == batch.labels for batch in data.batches(40)]
+    assert torch.cat(hits).sum() == 190  # of 200, as recipes/README.md records
+    assert len(data) == 200
+    assert data.labels.bincount().tolist() == [20] * 10
+
+
+def test_the_bundled_model_is_small_and_its_card_is_true():
+    weights = BUNDLE / "cifar10_vit.safetensors"
+    card = json.loads((BUNDLE / "cifar10_vit.json").read_text())
+    sample = json.loads((BUNDLE / "cifar10_sample.json").read_text())
+    assert weights.stat().st_size <= 12_000_000
+    with safe_open(weights, "pt") as file:
+        assert {file.get_tensor(key).dtype for key in file.keys()} == {torch.float16}
+    model = fs.load_model("bundled:cifar10_vit", device="cpu")
+    assert card["test_accuracy"] >= 0.93
+    assert card["test_images"] == 10_000
+    assert list(model.classes) == card["classes"] == sample["classes"]
+    assert model.patch_size == (card["timm"]["patch_size"],) * 2 == (4, 4)
+    assert model.logits(torch.zeros(1, 3, 32, 32)).shape == (1, card["timm"]["num_classes"])
+
+
+# Checkpoints
+
+
+def nested(state: dict[str, Tensor], key: str) -> dict:
+    return {"epoch": 3, key: {f"module.{name}": value for name, value in state.items()}}
+
+
+@pytest.mark.parametrize("form", ["safetensors", "plain", "state_dict", "model"])
+def test_a_checkpoint_is_loaded_and_tells_the_number_of_classes(tmp_path, form: str):
+    trained = fs.load_model(f"{TINY[:-1]}, num_classes=7)", pretrained=False).module
+    path = tmp_path / ("w.safetensors" if form == "safetensors" else "w.pth")
+    if form == "safetensors":
+        save_file(trained.state_dict(), path)
+    else:
+        torch.save(
+            trained.state_dict() if form == "plain" else nested(trained.state_dict(), form), path
+        )
+    loaded = fs.load_model(TINY, checkpoint=path).module
+    torch.testing.assert_close(loaded.state_dict(), trained.state_dict(), rtol=0, atol=0)
+    assert loaded.num_classes == 7
+
+
+class Exploit:
+    """What a malicious checkpoint holds: something to call when it is unpickled."""
+
+    def __init__(self, path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_a_checkpoint_that_holds_code_is_refused_and_not_run(tmp_path):
+    torch.save({"state_dict": Exploit(tmp_path / "ran")}, tmp_path / "evil.pth")
+    (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Exploit(tmp_path / "ran"), protocol=2))
+    for name in ("evil.pth", "evil.pkl"):
+        with refused(name, "cannot be read", "state dict"):
+            fs.load_model(TINY, checkpoint=tmp_path / name)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda: seeded(lambda: timm_vit(depth=1)).state_dict(), ["missing", "blocks.1"]),
+        (lambda: seeded(timm_vit).state_dict(), ["unknown", "blocks.2"]),
+        (lambda: seeded(lambda: timm_vit(patch_size=4)).state_dict(), ["shape", "pos_embed"]),
+        (lambda: [1, 2, 3], ["no state dict"]),
+        (lambda: {}, ["no state dict"]),
+    ],
+    ids=["too_shallow", "too_deep", "other_patches", "a_list", "empty"],
+)
+def test_a_checkpoint_that_does_not_fit_is_told_in_a_sentence(tmp_path, content, words):
+    torch.save(content(), tmp_path / "w.pth")
+    with refused("w.pth", *words):
+        fs.load_model(TINY, checkpoint=tmp_path / "w.pth")
+
+
+def test_a_checkpoint_that_is_missing_or_damaged_is_named(tmp_path):
+    with refused("There is no checkpoint", "w.pth"):
+        fs.load_model(TINY, checkpoint=tmp_path / "w.pth")
+    (tmp_path / "w.safetensors").write_bytes(b"no weights")
+    with refused("w.safetensors", "cannot be read"):
+        fs.load_model(TINY, checkpoint=tmp_path / "w.safetensors")

@@ -1,0 +1,314 @@
+"""Results: what the tables say, against which random attribution, and that they survive a disk."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import faithscope as fs
+from conftest import randn, toy
+from faithscope.results import FORMAT, SCHEMAS, Result, holm, paired_p_values
+
+METRICS = {"saco": True, "auc": False}  # by whether higher is better
+
+
+def made_up(scores, flags=None, matched="random"):
+    """A result from scores {method: {metric: [samples, draws]}}, to check statistics by hand."""
+    rows = [
+        dict(model="m", data="d", sample=str(sample), method=method, draw=draw, metric=metric, k=10)
+        | dict(fill="mean", upsample="bilinear", value=float(value))
+        | dict(flag=(flags or {}).get((method, metric, sample), ""))
+        for method, by_metric in scores.items()
+        for metric, values in by_metric.items()
+        for sample, draws in enumerate(values)
+        for draw, value in enumerate(np.atleast_1d(draws))
+    ]
+    count = len(next(iter(next(iter(scores.values())).values())))
+    samples = [
+        dict(sample=str(i), label=-1, target=0, predicted=0, log_p0=0.0) for i in range(count)
+    ]
+    cards = {m: {"matched_random": None if m == matched else matched} for m in scores}
+    metrics = {metric: {"higher_is_better": METRICS[metric]} for metric in METRICS}
+    return Result(
+        pa.Table.from_pylist(rows, SCHEMAS["scores"]),
+        pa.Table.from_pylist([], SCHEMAS["responses"]),
+        pa.Table.from_pylist(samples, SCHEMAS["samples"]),
+        {"format": FORMAT, "methods": cards, "metrics": metrics},
+    )
+
+
+def normal(mean, *shape, seed=0):
+    return np.random.default_rng(seed).normal(mean, 0.1, size=shape)
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    """Four methods against three draws of random on 30 samples."""
+    scores = {
+        "good": {"saco": normal(0.5, 30, seed=1), "auc": normal(0.2, 30, seed=2)},
+        "bad": {"saco": normal(-0.5, 30, seed=3), "auc": normal(0.8, 30, seed=4)},
+        "mixed": {"saco": normal(0.5, 30, seed=5), "auc": normal(0.8, 30, seed=6)},
+        "dull": {"saco": normal(0.0, 30, seed=7), "auc": normal(0.5, 30, seed=8)},
+        "random": {"saco": normal(0.0, 30, 3, seed=9), "auc": normal(0.5, 30, 3, seed=10)},
+    }
+    return made_up(scores), scores
+
+
+def by_cell(result):
+    return {(row["method"], row["metric"]): row for row in result.summary().to_pylist()}
+
+
+# --- What the summary says ---
+
+
+def test_a_verdict_knows_which_way_is_better(verdicts):
+    said = {cell: row["verdict"] for cell, row in by_cell(verdicts[0]).items()}
+    assert said == {
+        **{("good", "saco"): "better", ("good", "auc"): "better"},
+        **{("bad", "saco"): "worse", ("bad", "auc"): "worse"},
+        **{("mixed", "saco"): "better", ("mixed", "auc"): "worse"},
+        **{("dull", "saco"): "same", ("dull", "auc"): "same"},
+        **{("random", "saco"): "", ("random", "auc"): ""},
+    }
+
+
+def test_random_draws_are_averaged_before_the_paired_test(verdicts):
+    result, scores = verdicts
+    cells = [(method, metric) for method in ("good", "bad", "mixed", "dull") for metric in METRICS]
+    differences = [scores[m][k] - scores["random"][k].mean(axis=1) for m, k in cells]
+    expected = holm(paired_p_values(np.stack(differences, axis=1)))
+    rows = by_cell(result)
+    np.testing.assert_allclose([rows[cell]["p_vs_random"] for cell in cells], expected)
+    np.testing.assert_allclose(
+        [rows[cell]["difference"] for cell in cells], np.mean(differences, axis=1)
+    )
+
+
+def test_the_mean_and_n_count_samples_not_draws(verdicts):
+    result, scores = verdicts
+    row = by_cell(result)["random", "saco"]
+    assert row["n"] == 30
+    assert row["mean"] == pytest.approx(scores["random"]["saco"].mean())
+    assert row["ci_low"] < row["mean"] < row["ci_high"]
+
+
+def test_samples_without_a_score_are_left_out_of_everything(verdicts):
+    _, scores = verdicts
+    holes = {m: {k: v.copy() for k, v in by.items()} for m, by in scores.items()}
+    holes["good"]["saco"][3:6] = np.nan
+    row = by_cell(made_up(holes))["good", "saco"]
+    known = np.delete(np.arange(30), [3, 4, 5])
+    assert row["n"] == 27
+    assert row["mean"] == pytest.approx(scores["good"]["saco"][known].mean())
+    random = scores["random"]["saco"].mean(axis=1)
+    assert row["difference"] == pytest.approx((scores["good"]["saco"] - random)[known].mean())
+
+
+def test_a_sample_is_flagged_once_however_many_of_its_draws_are(verdicts):
+    _, scores = verdicts
+    marked = {("random", "saco", 2): "degenerate", ("good", "auc", 0): "few_units"}
+    marked[("good", "auc", 1)] = "degenerate"
+    rows = by_cell(made_up(scores, marked))
+    assert rows["random", "saco"]["flagged"] == 1
+    assert rows["good", "auc"]["flagged"] == 2
+    assert rows["good", "saco"]["flagged"] == 0
+
+
+def test_the_table_marks_better_and_worse(verdicts):
+    lines = verdicts[0].table().splitlines()
+    assert lines[0] == "| method | saco ↑ | auc ↓ |"
+    marks = {line.split(" | ")[0][2:]: (line.count("*"), line.count("†")) for line in lines[2:]}
+    assert marks == dict(good=(2, 0), bad=(0, 2), mixed=(1, 1), dull=(0, 0), random=(0, 0))
+
+
+def test_the_verdicts_are_sentences(verdicts):
+    assert verdicts[0].verdicts() == [
+        "good beats random on every metric.",
+        "bad is worse than random on every metric.",
+        "mixed beats random on saco; is worse than random on auc.",
+        "dull cannot be told from random on any metric.",
+    ]
+    assert verdicts[0].headline() == (
+        "1 of 4 methods beat matched random attribution on all 2 metrics: good; 1 beat it on some; "
+        "2 of 4 methods beat it on none: bad, dull."
+    )
+
+
+def test_without_random_there_is_no_verdict(verdicts):
+    _, scores = verdicts
+    result = made_up({"good": scores["good"]}, matched=None)
+    assert {row["verdict"] for row in result.summary().to_pylist()} == {""}
+    assert result.verdicts() == []
+    assert "*" not in result.table()
+
+
+def test_one_sample_has_a_mean_but_no_interval_and_no_verdict():
+    one = np.ones(1)
+    result = made_up({m: {"saco": one, "auc": one} for m in ("good", "random")})
+    assert "| good | 1.000 | 1.000 |" in result.table()
+    assert result.verdicts() == []
+
+
+# --- Matched random ---
+
+
+@pytest.mark.parametrize(
+    ("units", "for_pixels"), [("pixels", "random"), ("patches", "random_patch")]
+)
+def test_patch_maps_are_compared_with_random_patches_and_pixel_maps_with_random_pixels(
+    vit, units, for_pixels
+):
+    maps = {"coarse": randn(4, 4, 4), "fine": randn(4, 16, 16)}
+    result = fs.evaluate(vit, randn(4, 3, 16, 16), maps=maps, units=units, k=5)
+    matched = {row["method"]: row["matched_random"] for row in result.summary().to_pylist()}
+    assert matched == {
+        **{"coarse": "random_patch", "fine": for_pixels},
+        **{"random": "", "random_patch": ""},
+    }
+
+
+def test_a_model_without_patches_has_only_random_pixels():
+    result = fs.evaluate(toy(), randn(2, 3, 10, 10), maps={"mine": randn(2, 10, 10)})
+    assert result.methods == ["mine", "random"]
+
+
+def test_every_draw_is_in_the_table(vit):
+    result = fs.evaluate(vit, randn(3, 3, 16, 16), maps={"mine": randn(3, 4, 4)}, random_draws=4)
+    rows = result.scores.to_pylist()
+    draws = {m: {r["draw"] for r in rows if r["method"] == m} for m in result.methods}
+    assert draws == {"mine": {0}, "random": {0, 1, 2, 3}, "random_patch": {0, 1, 2, 3}}
+    by_draw = [
+        r["value"]
+        for r in rows
+        if (r["method"], r["metric"], r["sample"]) == ("random", "aopc", "1")
+    ]
+    assert len(set(by_draw)) == 4
+    assert result.values("random", "aopc")[1] == pytest.approx(np.mean(by_draw))
+
+
+# --- Saving and loading ---
+
+
+@pytest.fixture(scope="module")
+def result():
+    maps = randn(4, 10, 10)
+    maps[1], maps[2, 0, 0] = 1.0, torch.nan
+    labels = torch.tensor([0, 1, 2, 3])
+    return fs.evaluate(toy(), randn(4, 3, 10, 10), maps={"mine": maps}, labels=labels, k="auto")
+
+
+@pytest.fixture
+def saved(result, tmp_path):
+    return result.save(tmp_path / "run")
+
+
+def test_a_result_survives_the_disk_bit_for_bit(result, saved):
+    loaded = fs.load_result(saved)
+    for name, schema in SCHEMAS.items():
+        before, after = getattr(result, name), getattr(loaded, name)
+        assert before.schema.equals(schema) and after.schema.equals(schema)
+        for field in schema:
+            left, right = (table[field.name].to_pylist() for table in (before, after))
+            if pa.types.is_floating(field.type):
+                left, right = (np.array(values).tobytes() for values in (left, right))
+            assert left == right
+    assert json.dumps(loaded.manifest) == json.dumps(result.manifest)
+    assert loaded.table() == result.table()
+    assert repr(loaded.summary().to_pylist()) == repr(result.summary().to_pylist())
+
+
+def test_saving_again_replaces_the_run_and_leaves_nothing_else(result, saved):
+    result.save(saved)
+    names = ["manifest.json", "responses.parquet", "samples.parquet", "scores.parquet"]
+    assert sorted(file.name for file in saved.iterdir()) == names
+
+
+def test_a_run_that_cannot_be_written_says_so(result, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(fs.FaithscopeError, match="another folder"):
+        result.save(tmp_path / "file" / "run")
+
+
+def missing_folder(run):
+    return run / "nowhere"
+
+
+def missing_table(run):
+    (run / "scores.parquet").unlink()
+
+
+def cut_table(run):
+    whole = (run / "scores.parquet").read_bytes()
+    (run / "scores.parquet").write_bytes(whole[: len(whole) // 2])
+
+
+def foreign_table(run):
+    pq.write_table(pa.table({"sample": ["a"], "value": [1.0]}), run / "scores.parquet")
+
+
+def cut_manifest(run):
+    (run / "manifest.json").write_text('{"format": 1, "methods"')
+
+
+def foreign_manifest(run):
+    (run / "manifest.json").write_text("[1, 2, 3]")
+
+
+def hollow_manifest(run):
+    (run / "manifest.json").write_text(json.dumps({"format": FORMAT}))
+
+
+def binary_manifest(run):
+    (run / "manifest.json").write_bytes(b"\xff\xfe\x00")
+
+
+def future_manifest(run):
+    (run / "manifest.json").write_text(json.dumps({"format": FORMAT + 1}))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(missing_folder, missing_table, cut_table, foreign_table, cut_manifest),
+        *(foreign_manifest, hollow_manifest, binary_manifest, future_manifest),
+    ],
+    ids=lambda damage: damage.__name__,
+)
+def test_a_damaged_or_foreign_folder_is_refused_in_a_sentence(saved, damage):
+    folder = damage(saved) or saved
+    with pytest.raises(fs.FaithscopeError, match="run"):
+        fs.load_result(folder)
+
+
+# --- The manifest ---
+
+
+def test_the_manifest_holds_the_whole_protocol(result):
+    assert result.manifest["protocol"] == {
+        **{"target": "predicted", "k": "auto", "fill": "mean", "units": "pixels"},
+        **{"upsample": "bilinear", "ties": "ascending", "group": "sum", "seed": 0},
+        "precision": "fp64",
+    }
+
+
+def test_fingerprints_tell_models_and_data_apart():
+    def prints(seed, shift):
+        images, maps = randn(2, 3, 10, 10), {"mine": randn(2, 10, 10)}
+        images[0, 0, 0, 0] += shift
+        manifest = fs.evaluate(toy(seed=seed), images, maps=maps, random_draws=0).manifest
+        return manifest["model"]["fingerprint"], manifest["data"]["fingerprint"]
+
+    base, other_model, other_data = prints(0, 0.0), prints(1, 0.0), prints(0, 0.1)
+    assert prints(0, 0.0) == base
+    assert other_model[0] != base[0] and other_model[1] == base[1]
+    assert other_data[0] == base[0] and other_data[1] != base[1]
+
+
+def test_the_responses_hold_every_answer_that_the_scores_come_from(result):
+    rows = [r for r in result.responses.to_pylist() if (r["sample"], r["method"]) == ("0", "mine")]
+    p = {(r["start"], r["stop"]): np.exp(r["log_p"]) for r in rows}
+    levels = [p[0, 0]] + [p[0, stop] for stop in range(10, 101, 10)]
+    assert result.values("mine", "aopc")[0] == pytest.approx(p[0, 0] - np.mean(levels), abs=1e-12)
