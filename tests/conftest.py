@@ -1,10 +1,11 @@
-"""What several test modules share: two tiny kinds of model, seeded tensors, the fixtures' folder.
+"""What several test modules share: two tiny kinds of model, seeded tensors, scores side by side.
 
 Nothing here leaves a trace in global random state.
 """
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -57,3 +58,25 @@ def tiny_vit(*, seed: int = 0, dtype: torch.dtype = torch.float64, **options: ob
 def vit() -> fs.Model:
     """A tiny ViT, wrapped; with the normalisation that `fill="black"` needs."""
     return fs.wrap(tiny_vit(), name="tiny", mean=(0.5, 0.4, 0.45), std=(0.25, 0.2, 0.3))
+
+
+def eleven_maps(count: int, height: int, width: int) -> dict[str, Tensor]:
+    """Eleven random maps of every image, by name."""
+    return {f"map {i}": randn(count, height, width, seed=100 + i) for i in range(11)}
+
+
+def score_maps(
+    model: fs.Model | nn.Module, images: Tensor, maps: dict[str, Tensor], **options: object
+) -> fs.Result:
+    """Evaluate maps that are given, and nothing else."""
+    return fs.evaluate(model, images, methods=(), maps=maps, random_draws=0, **options)
+
+
+def score_cube(result: fs.Result) -> np.ndarray:
+    """All scores: [methods, metrics, samples]."""
+    return np.array([[result.values(m, k) for k in result.metrics] for m in result.methods])
+
+
+def assert_same_scores(left: fs.Result, right: fs.Result, tolerance: float = 1e-9) -> None:
+    """Every score of one result equals that of the other, absolutely."""
+    np.testing.assert_allclose(score_cube(left), score_cube(right), rtol=0, atol=tolerance)

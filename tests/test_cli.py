@@ -373,7 +373,7 @@ class TestExplain:
         picture = tmp_path / "out" / "picture.png"
         request = (folder / "0.png", *tiny, "--methods", "rollout,gradient", "--out", picture)
         told = run("explain", *request)
-        assert re.search(r"^predicted: +\d, \d+\.\d%$", told.stdout, re.MULTILINE)
+        assert re.search(r"^predicted: \d, \d+\.\d%$", told.stdout, re.MULTILINE)
         assert str(picture) in told.stdout
         with Image.open(picture) as opened:
             assert min(opened.size) > 100
@@ -486,15 +486,17 @@ class TestDoctor:
     def test_lower_bounds(self, monkeypatch: pytest.MonkeyPatch) -> None:
         lines = ["numpy>=1", "torch>=999", "no-such-package>=1", "ray>=2; extra == 'ray'"]
         monkeypatch.setattr("importlib.metadata.requires", lambda _: lines)
+        monkeypatch.delattr("faithscope.models.load_model")  # no need to run the model again
         told = run("doctor", code=1)
         assert re.search(r"^ok +numpy +\d", told.stdout, re.MULTILINE)
         assert re.search(r"^fail +torch +\d.*, needed is >=999$", told.stdout, re.MULTILINE)
-        assert "fail  no-such-package     missing" in told.stdout
+        assert re.search(r"^fail +no-such-package +missing", told.stdout, re.MULTILINE)
         assert "pip install --upgrade 'torch>=999'" in told.stdout
         assert "ray" not in told.stdout
 
 
-def test_demo(tmp_path: Path) -> None:
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faithscope.evaluation.SHARD", 1)  # the picture shows more than a shard
     out = tmp_path / "demo"
     told = run("demo", "--images", 2, "--out", out)
     assert "2 images × 236 = 472 model passes" in told.stderr

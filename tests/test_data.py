@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import faithscope as fs
-from faithscope.data import read_image
+from faithscope.data import ImageData, read_image
 from faithscope.data.images import choose_subset
-from families import CLASSES, images_of, refused, seeded, timm_vit
+from families import images_of, refused, seeded, timm_vit
 
 NAMES = ("cat", "dog", "tree frog", "ship", "truck")
 NORMAL = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.25, 0.3)}
@@ -35,7 +35,7 @@ def save(path: Path, seed: int = 0) -> None:
     picture(seed).save(path)
 
 
-def samples_of(data: fs.data.ImageData) -> list[str]:
+def samples_of(data: ImageData) -> list[str]:
     return [sample for batch in data.batches(2) for sample in batch.samples]
 
 
@@ -232,8 +232,7 @@ def test_the_bundled_sample_labels_only_models_of_its_classes(model):
 
 
 def test_an_evaluation_takes_the_bundled_sample_by_name(monkeypatch):
-    short = fs.load_data.__module__
-    monkeypatch.setattr(f"{short}.choose_subset", lambda *_: [0, 100])
+    monkeypatch.setattr("faithscope.data.images.choose_subset", lambda *_: [0, 100])
     own = fs.load_model("bundled:cifar10_vit", device="cpu")
     result = fs.evaluate(own, "bundled:cifar10", "rollout", "saco", random_draws=1)
     assert result.samples["label"].to_pylist() == [0, 5]
@@ -267,9 +266,8 @@ def generator(images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]
         lambda images, labels: {"images": [image.numpy() for image in images], "labels": labels},
         lambda images, labels: {"images": DataLoader(TensorDataset(images, labels), batch_size=3)},
         lambda images, labels: {"images": generator(images, labels)},
-        lambda images, labels: {"images": [*generator(images, labels)].__iter__()},
     ],
-    ids=["list", "array", "list_of_arrays", "data_loader", "generator", "iterator"],
+    ids=["list", "array", "list_of_arrays", "data_loader", "generator"],
 )
 def test_the_scores_do_not_depend_on_what_holds_the_images(hold):
     module, images = seeded(timm_vit), images_of((32, 32), 5)
@@ -347,4 +345,4 @@ def test_a_folder_of_several_sizes_is_evaluated_together(tmp_path, any_size):
     model = fs.wrap(any_size.module, transform=transform)
     result = fs.evaluate(model, tmp_path, ["rollout"], "saco", random_draws=1)
     assert sorted(result.samples["sample"].to_pylist()) == ["0.png", "1.png", "2.png"]
-    assert CLASSES > max(result.samples["predicted"].to_pylist())
+    assert np.isfinite(result.scores["value"].to_numpy()).all()

@@ -9,12 +9,14 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 import faithscope as fs
 from conftest import FIXTURES
 from faithscope.methods import METHODS
 from faithscope.methods.evidence import gather
 from faithscope.models import PassCounter
+from faithscope.perturb import to_pixels
 from families import FAMILIES, Family, images_of, refused, seeded, timm_vit
 
 CONFIGS = {
@@ -222,6 +224,17 @@ def test_patch_maps_are_upsampled_and_pixel_maps_are_summed():
     fine = fs.explain(module, images, "gradient")
     summed = fs.explain(module, images, "gradient", units="patches")
     torch.testing.assert_close(summed, fine.unfold(1, 8, 8).unfold(2, 8, 8).sum((3, 4)))
+
+
+@pytest.mark.parametrize(("grid", "size"), [((4, 4), (32, 32)), ((3, 5), (24, 50))])
+def test_upsampling_is_torchs_but_leaves_no_rounding_in_the_flat_borders(grid, size):
+    maps = images_of(grid, 4)[:, 0]
+    ours = to_pixels(maps, size)
+    theirs = interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
+    flat = size[0] // grid[0] // 2
+    for border in (ours[:, :flat], ours[:, -flat:], ours.mT[:, :flat], ours.mT[:, -flat:]):
+        assert torch.equal(border, border[:, :1].expand_as(border))
 
 
 # The user's model is left as it was found

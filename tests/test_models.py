@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ from families import (
     timm_vit,
 )
 
+load_model = partial(fs.load_model, device="cpu")
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 TINY = "timm:vit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2)"
 
@@ -278,7 +280,7 @@ def photo() -> Image.Image:
 
 
 def test_timm_models_are_prepared_as_timm_does(photo: Image.Image):
-    model = fs.load_model("timm:vit_tiny_patch16_224(depth=1)", pretrained=False)
+    model = load_model("timm:vit_tiny_patch16_224(depth=1)", pretrained=False)
     config = timm.data.resolve_model_data_config(model.module)
     expected = timm.data.create_transform(**config, is_training=False)(photo)
     torch.testing.assert_close(model.transform(photo), expected, rtol=0, atol=0)
@@ -289,7 +291,7 @@ def test_timm_models_are_prepared_as_timm_does(photo: Image.Image):
 
 
 def test_options_of_a_timm_model_reach_its_size_and_preprocessing(photo: Image.Image):
-    model = fs.load_model(TINY, pretrained=False)
+    model = load_model(TINY, pretrained=False)
     assert model.input_size == (32, 32)
     assert model.patch_size == (8, 8)
     images = model.transform(photo)[None]
@@ -317,7 +319,7 @@ def hugging_face_folder(tmp_path):
 
 def test_hugging_face_folders_are_prepared_as_their_processor_does(hugging_face_folder, photo):
     folder, module = hugging_face_folder
-    model = fs.load_model(f"hf:{folder}")
+    model = load_model(f"hf:{folder}")
     processor = transformers.AutoImageProcessor.from_pretrained(folder)
     expected = processor(images=photo, return_tensors="pt")["pixel_values"]
     torch.testing.assert_close(model.transform(photo)[None], expected, rtol=0, atol=0)
@@ -330,12 +332,12 @@ def test_hugging_face_folders_are_prepared_as_their_processor_does(hugging_face_
 def test_hugging_face_configurations_take_a_checkpoint(hugging_face_folder, tmp_path):
     folder, module = hugging_face_folder
     save_file(module.state_dict(), tmp_path / "other.safetensors")
-    model = fs.load_model(f"hf:{folder}", checkpoint=tmp_path / "other.safetensors")
+    model = load_model(f"hf:{folder}", checkpoint=tmp_path / "other.safetensors")
     torch.testing.assert_close(model.module.state_dict(), module.state_dict(), rtol=0, atol=0)
 
 
 def test_torchvision_models_are_prepared_as_torchvision_does(photo: Image.Image):
-    model = fs.load_model("torchvision:vit_b_32", pretrained=False)
+    model = load_model("torchvision:vit_b_32", pretrained=False)
     preset = torchvision.models.ViT_B_32_Weights.DEFAULT.transforms()
     torch.testing.assert_close(model.transform(photo), preset(photo), rtol=0, atol=0)
     assert model.input_size == (224, 224)
@@ -344,7 +346,7 @@ def test_torchvision_models_are_prepared_as_torchvision_does(photo: Image.Image)
 
 
 def test_the_bundled_model_is_as_good_as_its_card_says():
-    model = fs.load_model("bundled:cifar10_vit", device="cpu")
+    model = load_model("bundled:cifar10_vit")
     data = fs.load_data("bundled:cifar10", model)
     with torch.no_grad():
         hits = [model.logits(batch.images).argmax(-1) == batch.labels for batch in data.batches(40)]
@@ -360,7 +362,7 @@ def test_the_bundled_model_is_small_and_its_card_is_true():
     assert weights.stat().st_size <= 12_000_000
     with safe_open(weights, "pt") as file:
         assert {file.get_tensor(key).dtype for key in file.keys()} == {torch.float16}
-    model = fs.load_model("bundled:cifar10_vit", device="cpu")
+    model = load_model("bundled:cifar10_vit")
     assert card["test_accuracy"] >= 0.93
     assert card["test_images"] == 10_000
     assert list(model.classes) == card["classes"] == sample["classes"]
@@ -377,7 +379,7 @@ def nested(state: dict[str, Tensor], key: str) -> dict:
 
 @pytest.mark.parametrize("form", ["safetensors", "plain", "state_dict", "model"])
 def test_a_checkpoint_is_loaded_and_tells_the_number_of_classes(tmp_path, form: str):
-    trained = fs.load_model(f"{TINY[:-1]}, num_classes=7)", pretrained=False).module
+    trained = load_model(f"{TINY[:-1]}, num_classes=7)", pretrained=False).module
     path = tmp_path / ("w.safetensors" if form == "safetensors" else "w.pth")
     if form == "safetensors":
         save_file(trained.state_dict(), path)
@@ -385,7 +387,7 @@ def test_a_checkpoint_is_loaded_and_tells_the_number_of_classes(tmp_path, form: 
         torch.save(
             trained.state_dict() if form == "plain" else nested(trained.state_dict(), form), path
         )
-    loaded = fs.load_model(TINY, checkpoint=path).module
+    loaded = load_model(TINY, checkpoint=path).module
     torch.testing.assert_close(loaded.state_dict(), trained.state_dict(), rtol=0, atol=0)
     assert loaded.num_classes == 7
 
@@ -405,7 +407,7 @@ def test_a_checkpoint_that_holds_code_is_refused_and_not_run(tmp_path):
     (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Exploit(tmp_path / "ran"), protocol=2))
     for name in ("evil.pth", "evil.pkl"):
         with refused(name, "cannot be read", "state dict"):
-            fs.load_model(TINY, checkpoint=tmp_path / name)
+            load_model(TINY, checkpoint=tmp_path / name)
     assert not (tmp_path / "ran").exists()
 
 
@@ -423,12 +425,12 @@ def test_a_checkpoint_that_holds_code_is_refused_and_not_run(tmp_path):
 def test_a_checkpoint_that_does_not_fit_is_told_in_a_sentence(tmp_path, content, words):
     torch.save(content(), tmp_path / "w.pth")
     with refused("w.pth", *words):
-        fs.load_model(TINY, checkpoint=tmp_path / "w.pth")
+        load_model(TINY, checkpoint=tmp_path / "w.pth")
 
 
 def test_a_checkpoint_that_is_missing_or_damaged_is_named(tmp_path):
     with refused("There is no checkpoint", "w.pth"):
-        fs.load_model(TINY, checkpoint=tmp_path / "w.pth")
+        load_model(TINY, checkpoint=tmp_path / "w.pth")
     (tmp_path / "w.safetensors").write_bytes(b"no weights")
     with refused("w.safetensors", "cannot be read"):
-        fs.load_model(TINY, checkpoint=tmp_path / "w.safetensors")
+        load_model(TINY, checkpoint=tmp_path / "w.safetensors")

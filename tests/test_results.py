@@ -132,8 +132,8 @@ def test_the_verdicts_are_sentences(verdicts):
         "dull cannot be told from random on any metric.",
     ]
     assert verdicts[0].headline() == (
-        "1 of 4 methods beat matched random attribution on all 2 metrics: good; 1 beat it on some; "
-        "2 of 4 methods beat it on none: bad, dull."
+        f"4 methods on {verdicts[0].samples.num_rows} images: 1 beat matched random attribution on "
+        "every metric (good), 1 on some metrics (mixed), 2 on none (bad, dull)."
     )
 
 

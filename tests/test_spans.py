@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch.nn.functional import interpolate
 
 from conftest import randn
 from faithscope import FaithscopeError
@@ -80,10 +81,26 @@ def test_span_sums_of_float32_maps_are_float64_and_bit_equal_for_equal_groups():
     assert (sums == sums[0, 0]).all()
 
 
-def test_bilinear_upsampling_is_torchs_without_aligned_corners():
+def test_upsampling_by_hand():
     row = torch.tensor([[[0.0, 1.0]]])
     assert to_pixels(row, (1, 4))[0, 0].tolist() == [0.0, 0.25, 0.75, 1.0]
     assert to_pixels(row, (1, 4), "nearest")[0, 0].tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("grid", [(4, 4), (14, 14), (3, 5), (1, 1)])
+@pytest.mark.parametrize("size", [(32, 32), (224, 224), (21, 40)])
+def test_bilinear_upsampling_is_torchs_without_aligned_corners(grid, size):
+    maps = randn(2, *grid)
+    expected = interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+    torch.testing.assert_close(to_pixels(maps, size), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_border_of_an_upsampled_map_is_tied_exactly(dtype):
+    maps = to_pixels(randn(20, 14, 14).to(dtype), (224, 224))
+    corner = maps[:, :8, :8]
+    assert (corner == corner[:, :1, :1]).all()
+    assert (maps[:, :8] == maps[:, :1]).all()
 
 
 def test_a_pixel_map_becomes_the_sum_inside_each_patch():

@@ -122,8 +122,8 @@ def test_the_sign_of_an_effect_does_not_matter():
 
 
 def test_holm_by_hand():
-    """Sorted 0.005, 0.011, 0.02, 0.04, times 4, 3, 2, 1, never falling."""
-    adjusted = holm(np.array([0.04, 0.005, 0.02, 0.011]))
+    """Sorted 0.005, 0.011, 0.02, 0.03, times 4, 3, 2, 1, never falling."""
+    adjusted = holm(np.array([0.03, 0.005, 0.02, 0.011]))
     np.testing.assert_allclose(adjusted, [0.04, 0.02, 0.04, 0.033])
 
 

@@ -45,7 +45,7 @@ def list_models() -> list[Entry]:
     ]
     sources = {
         "timm": ("Any image classifier of timm.", "timm:vit_base_patch16_224"),
-        "hf": ("Any image classifier on Hugging Face, or a folder.", "hf:facebook/deit-base"),
+        "hf": ("Any image classifier on Hugging Face.", "hf:google/vit-base-patch16-224"),
         "torchvision": ("Any classifier of torchvision.", "torchvision:vit_b_16"),
     }
     for source in SOURCES:

@@ -80,6 +80,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without ↑ shows ?, not a traceback
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # download bars of other libraries
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a line per attempt without a network
     app(prog_name="faithscope")
 
 
@@ -141,6 +142,7 @@ def demo(
         run_with_progress,
         say,
         say_files,
+        say_lines,
         show_result,
         waiting,
     )
@@ -156,25 +158,29 @@ def demo(
         evaluation = prepare(model, data, DEMO_METHODS, random_draws=DEMO_DRAWS, seed=seed)
     forecast = _forecast(evaluation)
     note(
-        f"{len(DEMO_METHODS)} methods and {DEMO_DRAWS} random draws per pixel and per patch, "
-        f"{len(evaluation.job.metrics)} metrics: {forecast}"
+        f"{len(DEMO_METHODS)} methods, {DEMO_DRAWS} random draws per pixel and per patch, "
+        f"{len(evaluation.job.metrics)} metrics\n{forecast}"
     )
     result = run_with_progress(evaluation, forecast)
     files = {"tables": result.save(out / "run")}
     show_result(result)
     with waiting("drawing"):
+        from faithscope.data.images import choose_subset
         from faithscope.report import write_page
 
-        few = list(range(0, images, max(1, images // DEMO_PICTURES)))[:DEMO_PICTURES]
+        everything = next(data.batches(len(data))).images
+        places = choose_subset(len(everything), DEMO_PICTURES, None)
         picture = out / "heatmaps.png"
-        _draw(model, evaluation.first.images, DEMO_METHODS, result, picture, few)
+        _draw(model, everything, DEMO_METHODS, result, picture, places)
         files["heat-maps"] = picture
         files["report"] = write_page(result, out / "report.html", pictures=[picture])
     say("\nWritten", "bold")
     say_files(files)
     say("\nNext", "bold")
-    say("  faithscope explain YOUR.jpg --methods registered")
-    say(f"  faithscope evaluate --model {BUNDLED_MODEL} --data {BUNDLED_DATA} --fill blur")
+    say_lines(
+        "faithscope explain YOUR.jpg --methods registered",
+        f"faithscope evaluate --model {BUNDLED_MODEL} --data {BUNDLED_DATA} --fill blur",
+    )
 
 
 @app.command(
@@ -376,7 +382,8 @@ def explain(
         )
     else:
         for what, named in classes.items():
-            say(f"{what + ':':<10} {named['name']}, {named['probability']:.1%}")
+            if what == "predicted" or named != classes["predicted"]:
+                say(f"{what}: {named['name']}, {named['probability']:.1%}")
         show_scores(scores.values())
         say("SaCo lies between -1 and 1; salience drawn at random scores about 0.", "dim")
     with waiting("drawing"):
@@ -563,7 +570,7 @@ def _draw(
         path,
         titles=[_caption(model, sample) for sample in samples],
         scores={method: result.values(method, "saco")[places].tolist() for method in maps},
-        subtitle=f"{model.name}, K = {protocol['k']}, fill {protocol['fill']}",
+        subtitle=f"{model.name}: SaCo with K = {protocol['k']}, fill {protocol['fill']}",
     )
 
 

@@ -58,11 +58,27 @@ def note(text: str) -> None:
     say(text, "dim", stderr=True)
 
 
+def _show(table: Table) -> None:
+    """Print a table as the answer; what is not a terminal gets no blanks at the end of lines."""
+    out = screen()
+    if out.is_terminal:
+        out.print(table)
+        return
+    with out.capture() as captured:
+        out.print(table)
+    out.out("\n".join(line.rstrip() for line in captured.get().splitlines()), highlight=False)
+
+
+def say_lines(*lines: str, stderr: bool = False) -> None:
+    """Print lines in one piece, whatever the width, so that they can be copied."""
+    for line in lines:
+        screen(stderr=stderr).print(f"  {line}", soft_wrap=True)
+
+
 def say_files(files: Mapping[str, Path], *, stderr: bool = False) -> None:
-    """Say what was written where, paths in one piece so that they can be copied."""
+    """Say what was written where."""
     width = max(map(len, files), default=0)
-    for what, path in files.items():
-        screen(stderr=stderr).print(f"  {what:<{width}}  {path}", soft_wrap=True)
+    say_lines(*(f"{what:<{width}}  {path}" for what, path in files.items()), stderr=stderr)
 
 
 def print_json(data: Any) -> None:
@@ -215,7 +231,7 @@ def show_result(result: Result) -> None:
     for line in _heading(result):
         say(line)
     out.print()
-    out.print(_fitting_table(result, out))
+    _show(_fitting_table(result, out))
     for line in _legend(result):
         say(line, "dim")
     for line in _flags(result):
@@ -224,7 +240,7 @@ def show_result(result: Result) -> None:
     verdicts = Table.grid(padding=(0, 1))
     for sentence in result.verdicts():
         verdicts.add_row("  •", Text(sentence))
-    out.print(verdicts)
+    _show(verdicts)
 
 
 def show_skipped(result: Result) -> None:
@@ -238,7 +254,7 @@ def show_skipped(result: Result) -> None:
     for item in skipped[:NAMED]:
         say(f"  {item['sample']}: {item['reason']}", "yellow", stderr=True)
     if len(skipped) > NAMED:
-        say(f"  … and {len(skipped) - NAMED} more, see manifest.json", "yellow", stderr=True)
+        say(f"  … and {len(skipped) - NAMED} more", "yellow", stderr=True)
 
 
 def _heading(result: Result) -> list[str]:
@@ -283,11 +299,12 @@ def _table(result: Result, rows: Sequence[Mapping[str, Any]], layout: Layout) ->
         width = max(map(len, lines))
         table.add_column("\n".join(line.rjust(width) for line in header.split("\n")))
         columns.append([_cell(row, *text, width) for row, text in zip(own, texts, strict=True)])
-    baselines = {card["matched_random"] for card in result.manifest["methods"].values()}
+    cards = result.manifest["methods"]
+    compared = any(card["matched_random"] for card in cards.values())
     for method, cells in zip(result.methods, zip(*columns, strict=True), strict=True):
-        if method in baselines:
+        if compared and not cards[method]["matched_random"]:
             table.add_section()
-            baselines = set()
+            compared = False
         table.add_row(Text(shape(method)), *cells)
     return table
 
@@ -370,12 +387,11 @@ def show_scores(rows: Iterable[Mapping[str, Any]]) -> None:
     for row in rows:
         number = "—" if math.isnan(row["value"]) else f"{row['value']:.3f}"
         table.add_row(Text(row["method"]), number, Text(row["flag"], "yellow"))
-    screen().print(table)
+    _show(table)
 
 
 def show_entries(title: str, entries: Sequence[tuple[str, str, str]]) -> None:
     """Print names with a summary and, below it, their traits."""
-    out = screen()
     say(title, "bold")
     grid = Table.grid(padding=(0, 2))
     for name, summary, traits in entries:
@@ -383,14 +399,17 @@ def show_entries(title: str, entries: Sequence[tuple[str, str, str]]) -> None:
         if traits:
             text.append(f"\n{traits}", "dim")
         grid.add_row(Text(f"  {name}", "cyan"), text)
-    out.print(grid)
-    out.print()
+    _show(grid)
+    say()
 
 
 def show_check(name: str, status: str, detail: str, advice: str) -> None:
     """Print one line of the doctor, and what to do if something is wrong."""
-    text = Text(f"{status:<4}  ", STYLES[status])
-    text.append(f"{name:<18}", "default").append(f"  {detail}", "default")
+    text = Text(detail)
     if advice:
-        text.append(f"\n      → {advice}", STYLES[status])
-    screen().print(text)
+        text.append(f"\n→ {advice}", STYLES[status])
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(min_width=4)
+    grid.add_column(min_width=16)
+    grid.add_row(Text(status, STYLES[status]), name, text)
+    _show(grid)

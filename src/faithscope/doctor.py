@@ -13,13 +13,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 GIB = 1 << 30
 LEAST_DISK = 1 * GIB
 LEAST_ACCURACY = 0.9
 MODEL, DATA = "bundled:cifar10_vit", "bundled:cifar10"
+REINSTALL = "install again: pip install --force-reinstall faithscope"
+REPORT = "please report this with the output of `faithscope doctor --json`"
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,7 @@ def examine() -> Iterator[Check]:
             yield from probe()
         except Exception as error:
             reason = (str(error).strip().splitlines() or ["no reason given"])[0]
-            yield Check(name, "fail", f"{type(error).__name__}: {reason}", _REINSTALL)
-
-
-_REINSTALL = "install again: pip install --force-reinstall faithscope"
+            yield Check(name, "fail", f"{type(error).__name__}: {reason}", REINSTALL)
 
 
 def _python() -> Iterator[Check]:
@@ -59,6 +60,8 @@ def _python() -> Iterator[Check]:
 
 def _libraries() -> Iterator[Check]:
     """Compare what is installed with the lower bounds in our own metadata."""
+    from packaging.requirements import Requirement
+
     try:
         lines = importlib.metadata.requires("faithscope") or []
     except importlib.metadata.PackageNotFoundError:
@@ -139,7 +142,7 @@ def _bundled_model() -> Iterator[Check]:
     right = float((predicted == batch.labels).double().mean())
     detail = f"{right:.1%} of {len(images)} bundled images right, {rate:,.0f} passes/s"
     if right < LEAST_ACCURACY:
-        yield Check("bundled model", "fail", detail, _REINSTALL)
+        yield Check("bundled model", "fail", detail, REINSTALL)
     else:
         yield Check("bundled model", "ok", detail)
 
@@ -157,9 +160,6 @@ def _attention() -> Iterator[Check]:
     maps = explain(model, images, "rollout")
     fused = sum(bool(getattr(part, "fused_attn", False)) for part in model.module.modules())
     if not isinstance(maps, torch.Tensor) or not bool(torch.isfinite(maps).all()):
-        yield Check("attention", "fail", "the rollout of the bundled model is not finite", _REPORT)
+        yield Check("attention", "fail", "the rollout of the bundled model is not finite", REPORT)
     else:
         yield Check("attention", "ok", f"read out of {fused} fused blocks and checked (rollout)")
-
-
-_REPORT = "please report this with the output of `faithscope doctor --json`"

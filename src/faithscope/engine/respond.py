@@ -110,7 +110,7 @@ class Responder:
                 try:
                     kept.append(self._answers(make(part), part, target, check))
                 except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
-                    self._back_off(size, error)
+                    self.batch_size = self.halved(size, error)
                     continue
                 done += size
                 self.passes += size
@@ -128,8 +128,8 @@ class Responder:
             check_classes(chosen, log_p.shape[1])
         return log_p.gather(1, chosen[:, None])[:, 0], top1
 
-    def _back_off(self, size: int, error: Exception) -> None:
-        """Halve the batch if memory ran out; any other error is not ours to swallow."""
+    def halved(self, size: int, error: Exception) -> int:
+        """Half of a batch for which memory ran out; any other error is not ours to swallow."""
         if not is_out_of_memory(error):
             raise error
         if size <= 1:
@@ -137,10 +137,10 @@ class Responder:
                 "Memory ran out on a single image: use a smaller model, a lower precision or "
                 "another device."
             ) from None
-        self.batch_size = size // 2
         self.halvings += 1
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+        return size // 2
 
 
 def check_classes(chosen: Tensor, classes: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from faithscope.data import Batch
 from faithscope.engine.plan import Plan, plan_map
-from faithscope.engine.respond import Responder, Rows, Subject, is_out_of_memory
+from faithscope.engine.respond import Responder, Rows, Subject
 from faithscope.errors import FaithscopeError
 from faithscope.methods import Method, explain_batch
 from faithscope.metrics import AUTO_K, Metric, auto_k
@@ -209,9 +209,7 @@ def _explain(
                     batch_size=job.explain_batch_size,
                 )
             except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or size == 1:
-                    raise
-                job.explain_batch_size = size // 2
+                job.explain_batch_size = job.responder.halved(size, error)
                 continue
             parts.append(maps)
             done += size

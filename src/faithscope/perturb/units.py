@@ -21,8 +21,23 @@ def to_pixels(maps: Tensor, size: tuple[int, int], upsample: str = "bilinear") -
     if tuple(maps.shape[-2:]) == tuple(size):
         return maps
     if upsample == "bilinear":
-        return interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+        return _bilinear(_bilinear(maps, 1, size[0]), 2, size[1])
     return interpolate(maps[:, None], size=size, mode="nearest")[:, 0]
+
+
+def _bilinear(maps: Tensor, dim: int, length: int) -> Tensor:
+    """Interpolate along one axis as torch's `interpolate` does (corners not aligned), with ties.
+
+    Beyond the outermost patch centres a bilinear map is flat. There `interpolate` leaves pixels
+    that differ in the last bit, and ranks that hang on rounding; `lerp` leaves them equal.
+    """
+    count = maps.shape[dim]
+    places = torch.arange(length, device=maps.device, dtype=torch.float64)
+    places = ((places + 0.5) * (count / length) - 0.5).clamp(0, count - 1)
+    low = places.floor().to(torch.int64)
+    weight = (places - low).to(maps.dtype).reshape((-1, 1) if dim == 1 else (1, -1))
+    high = (low + 1).clamp(max=count - 1)
+    return torch.lerp(maps.index_select(dim, low), maps.index_select(dim, high), weight)
 
 
 def to_patches(maps: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -137,13 +137,15 @@ class Result:
                 "every metric" if every > 1 else self.metrics[0],
                 [m for m in wins if wins[m] == every],
             ),
-            ("some", [m for m in wins if 0 < wins[m] < every]),
+            ("some metrics", [m for m in wins if 0 < wins[m] < every]),
             ("none", [m for m in wins if wins[m] == 0]),
         )
         said = [f"{len(names)} on {kind}{_named(names)}" for kind, names in kinds if names]
         said[0] = said[0].replace(" on ", " beat matched random attribution on ", 1)
+        if not any(wins.values()):
+            said = ["none beats matched random attribution on any metric"]
         methods = f"{len(tested)} method{'s' * (len(tested) > 1)}"
-        images = self.manifest["data"]["images"]
+        images = self.samples.num_rows
         return f"{methods} on {images} image{'s' * (images > 1)}: {', '.join(said)}."
 
     def save(self, folder: str | Path) -> Path:

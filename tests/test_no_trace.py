@@ -1,0 +1,114 @@
+"""Whatever happens, the model and the process are left exactly as they were found."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import faithscope as fs
+from conftest import eleven_maps, randn, score_maps, tiny_vit, toy
+from faithscope.perturb import FILLS
+
+
+class FailsOnCall(nn.Module):
+    """Raises on its n-th call, counting from 1; a dropout and a batch norm to be left alone."""
+
+    def __init__(self, call, error):
+        super().__init__()
+        self.body = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm2d(3, dtype=torch.float64), toy())
+        self.call, self.error = call, error
+
+    def forward(self, x):
+        self.call -= 1
+        if self.call == 0:
+            raise self.error
+        return self.body(x)
+
+
+def state_of(module):
+    return {
+        "training": [child.training for child in module.modules()],
+        "gradients": [p.requires_grad for p in module.parameters()],
+        "grads": [p.grad is None for p in module.parameters()],
+        "hooks": [
+            (len(child._forward_hooks), len(child._forward_pre_hooks), len(child._backward_hooks))
+            for child in module.modules()
+        ],
+        "weights": {k: v.clone() for k, v in module.state_dict().items()},
+        "flags": (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32),
+        "modes": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+    }
+
+
+def assert_as_found(module, before):
+    after = state_of(module)
+    weights = before.pop("weights"), after.pop("weights")
+    assert after == before
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
+
+
+@pytest.fixture
+def odd_flags():
+    """Kernel flags that are not the defaults, to see that they come back."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def unusual(module):
+    """A module in a state that nobody would guess: part training, part frozen, a hook."""
+    module.train()
+    list(module.modules())[-1].eval()
+    next(module.parameters()).requires_grad_(False)
+    module.register_forward_hook(lambda *_: None)
+    return module
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16"])
+def test_the_model_is_left_exactly_as_found(odd_flags, precision):
+    module = unusual(tiny_vit(dtype=torch.float32, proj_drop_rate=0.5))
+    before = state_of(module)
+    images = randn(2, 3, 16, 16, dtype=torch.float32)
+    fs.evaluate(module, images, methods=["rollout", "gradient"], precision=precision)
+    assert_as_found(module, before)
+
+
+@pytest.mark.parametrize("call", [1, 2, 4], ids=["intact", "explaining", "perturbed"])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_the_model_is_left_exactly_as_found_after_an_error(odd_flags, call, error):
+    module = unusual(FailsOnCall(call, error("stop")))
+    before = state_of(module)
+    with pytest.raises((error, fs.FaithscopeError)):
+        fs.evaluate(module, randn(3, 3, 10, 10), methods="gradient", batch_size=64)
+    assert module.call == 0
+    assert_as_found(module, before)
+
+
+def test_a_forecast_leaves_the_model_as_found():
+    module = unusual(FailsOnCall(-1, None))
+    before = state_of(module)
+    plan = fs.prepare(module, randn(3, 3, 10, 10), methods="gradient")
+    assert plan.forecast().passes == 3 * plan.passes_per_image
+    assert_as_found(module, before)
+
+
+def global_random_state():
+    _, keys, *rest = np.random.get_state()  # noqa: NPY002 - the very state that must not change
+    return torch.random.get_rng_state().tolist(), keys.tolist(), rest, random.getstate()
+
+
+@pytest.mark.parametrize("fill", list(FILLS))
+def test_global_random_state_is_not_touched(vit, fill):
+    before = global_random_state()
+    result = fs.evaluate(vit, randn(2, 3, 16, 16), methods="registered", metrics="saco", fill=fill)
+    result.summary()
+    assert global_random_state() == before
+
+
+def test_other_errors_of_the_model_are_not_swallowed():
+    module = FailsOnCall(3, RuntimeError("a bug in the model"))
+    with pytest.raises(RuntimeError, match="a bug in the model"):
+        score_maps(module, randn(3, 3, 10, 10), eleven_maps(3, 10, 10), batch_size=64)
