@@ -16,6 +16,7 @@ import faithscope as fs
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
+torch.set_num_threads(1)  # tensors here are tiny: on a busy machine threads cost ten times more
 settings.register_profile("faithscope", deadline=None, derandomize=True, database=None)
 settings.load_profile("faithscope")
 

@@ -282,10 +282,11 @@ def test_a_run_of_nothing_but_nan_maps_still_ends(module):
     assert "—" in result.table()
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, -2.5])
+@pytest.mark.parametrize("value", [0.0, 0.1, -2.7])
 @pytest.mark.parametrize("k", [10, 7, "auto"])
-def test_a_constant_map_scores_zero_and_is_flagged(module, value, k):
-    maps = {"mine": torch.full((2, 32, 32), value)}
+@pytest.mark.parametrize("shape", [(2, 32, 32), (2, 4, 4)], ids=["pixels", "patches"])
+def test_a_constant_map_scores_zero_and_is_flagged(module, value, k, shape):
+    maps = {"mine": torch.full(shape, value)}
     result = fs.evaluate(module, images_of(SIZE), maps=maps, k=k, random_draws=0)
     for row in rows_of(result, "mine", "saco"):
         assert (row["value"], row["flag"]) == (0.0, "degenerate")

@@ -237,6 +237,12 @@ def test_upsampling_is_torchs_but_leaves_no_rounding_in_the_flat_borders(grid, s
         assert torch.equal(border, border[:, :1].expand_as(border))
 
 
+def test_upsampled_constant_maps_are_constant_to_the_last_bit():
+    values = images_of((10, 10), 1)[0, 0].reshape(-1, 1, 1)
+    upsampled = to_pixels(values.expand(-1, 3, 7), (50, 70))
+    assert torch.equal(upsampled, values.expand_as(upsampled))
+
+
 # The user's model is left as it was found
 
 

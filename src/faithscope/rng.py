@@ -55,7 +55,7 @@ def keyed_normal(keys: Tensor, count: int) -> Tensor:
 
     Shapes: keys int64 [B] -> [B, count], on the device of `keys`.
     """
-    uniform = keyed_uniform(keys, count) + 2.0**-54  # keeps 0 out
+    uniform = keyed_uniform(keys, count).clamp_min(2.0**-54)  # the inverse of 0 is -infinity
     normal: Tensor = torch.special.ndtri(uniform)
     return normal
 

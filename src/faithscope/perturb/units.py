@@ -28,8 +28,9 @@ def to_pixels(maps: Tensor, size: tuple[int, int], upsample: str = "bilinear") -
 def _bilinear(maps: Tensor, dim: int, length: int) -> Tensor:
     """Interpolate along one axis as torch's `interpolate` does (corners not aligned), with ties.
 
-    Beyond the outermost patch centres a bilinear map is flat. There `interpolate` leaves pixels
-    that differ in the last bit, and ranks that hang on rounding; `lerp` leaves them equal.
+    A bilinear map is flat between equal patches and beyond the outermost patch centres. There
+    `interpolate` leaves pixels that differ in the last bit, and ranks that hang on rounding;
+    `lerp` leaves them equal.
     """
     count = maps.shape[dim]
     places = torch.arange(length, device=maps.device, dtype=torch.float64)
