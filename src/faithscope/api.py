@@ -20,6 +20,9 @@ from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.perturb import UNITS, to_patches, to_pixels
 from faithscope.results import Result
 
+EXPLAIN_BATCH = 32
+"""Images that are explained together."""
+
 
 def explain(
     model: ModelLike,
@@ -58,13 +61,21 @@ def explain(
     images = images.to(model.device)
     chosen = resolve_methods(methods)
     size = (images.shape[-2], images.shape[-1])
-    goal = _explain_target(model, images, target)
+    goal = _explain_target(images, target)
     pairs = [(method, 0) for method in chosen]
+    parts = []
     try:
-        maps = explain_batch(model, images, goal, pairs, keys=image_digests(images), seed=seed)
-    except (RuntimeError, AssertionError, ValueError, IndexError):
-        check_classes(goal, _logits(model, images[:1]).shape[1])  # says so if these do not fit
+        for start in range(0, len(images), EXPLAIN_BATCH):
+            part = images[start : start + EXPLAIN_BATCH]
+            aim = None if goal is None else goal[start : start + EXPLAIN_BATCH]
+            keys = image_digests(part)
+            parts.append(explain_batch(model, part, aim, pairs, keys=keys, seed=seed))
+    except FaithscopeError:
         raise
+    except (RuntimeError, AssertionError, ValueError, IndexError):
+        _check_fit(model, images, goal)
+        raise
+    maps = [torch.cat(column) for column in zip(*parts, strict=True)]
     by_label = {
         method.label: to_pixels(values, size, upsample)
         if units == "pixels"
@@ -147,9 +158,9 @@ def evaluate(
     return evaluation.run(advance)
 
 
-def _explain_target(model: Model, images: Tensor, target: Tensor | int | None) -> Tensor:
+def _explain_target(images: Tensor, target: Tensor | int | None) -> Tensor | None:
     if target is None:
-        return _logits(model, images).argmax(-1)
+        return None
     goal = class_numbers("target", target).to(images.device)
     if goal.ndim == 0:
         goal = goal.expand(len(images))
@@ -161,11 +172,12 @@ def _explain_target(model: Model, images: Tensor, target: Tensor | int | None) -
     return goal
 
 
-def _logits(model: Model, images: Tensor) -> Tensor:
+def _check_fit(model: Model, images: Tensor, target: Tensor | None) -> None:
+    """Say so if it is the images or the target that do not fit the model."""
     with undisturbed(model.module), torch.no_grad():
         try:
-            return model.logits(images.to(model.dtype))
-        except FaithscopeError:
-            raise
+            classes = model.logits(images[:1].to(model.dtype)).shape[1]
         except (RuntimeError, AssertionError, ValueError, IndexError) as error:
             raise cannot_run(model, images, error) from error
+    if target is not None:
+        check_classes(target, classes)

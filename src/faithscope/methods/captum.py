@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError, unknown
@@ -43,6 +45,19 @@ def _tidied(module: nn.Module) -> Iterator[None]:
         for child, names in before:
             for name in set(vars(child)) - names:
                 delattr(child, name)
+
+
+@contextmanager
+def _own_randomness(seed: int) -> Iterator[None]:
+    """Seed the global generators that captum draws from, and put them back as they were."""
+    before = np.random.get_state()  # noqa: NPY002 - captum uses this one
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            np.random.set_state(before)  # noqa: NPY002
 
 
 def captum_method(name: str, options: dict[str, Any]) -> Method:
@@ -89,7 +104,7 @@ def captum_method(name: str, options: dict[str, Any]) -> Method:
         )
         images = evidence.images.clone().requires_grad_(True)
         try:
-            with _tidied(evidence.model.module):
+            with _tidied(evidence.model.module), _own_randomness(evidence.seed):
                 explainer = cls(_Logits(evidence.model), **made)
                 attributions = explainer.attribute(images, target=evidence.target, **call)
         except FaithscopeError:

@@ -20,7 +20,7 @@ Trace = tuple[tuple[Tensor, Tensor], ...]
 def explain_batch(
     model: Model,
     images: Tensor,
-    target: Tensor,
+    target: Tensor | None,
     methods: Sequence[tuple[Method, int]],
     *,
     keys: Sequence[str],
@@ -28,6 +28,8 @@ def explain_batch(
     batch_size: int = 64,
 ) -> list[Tensor]:
     """Explain one batch by several (method, random draw) pairs, sharing what they need.
+
+    Without a target the predicted class is explained, as the traced pass predicts it.
 
     Returns:
         One tensor of maps per pair, [B, H, W] or [B, h, w], detached.
@@ -49,7 +51,7 @@ def explain_batch(
 def gather(
     model: Model,
     images: Tensor,
-    target: Tensor,
+    target: Tensor | None,
     needs: frozenset[str],
     *,
     keys: Sequence[str],
@@ -58,20 +60,30 @@ def gather(
 ) -> Evidence:
     """Run at most one forward and one backward pass, recording what is needed."""
     images = images.detach().to(model.dtype)
-    evidence = Evidence(model, images, target, keys, seed, batch_size=batch_size)
-    if not needs:
-        return evidence
+    if target is not None and not needs:
+        return Evidence(model, images, target, keys, seed, batch_size=batch_size)
     vit = model.require_vit("Attention") if "attention" in needs else None
     with_gradient = "gradient" in needs
     inputs = images.clone().requires_grad_(with_gradient)
     with torch.set_grad_enabled(with_gradient), recording(vit) as records:
         logits = model.logits(inputs)
         gradient = None
+        if target is None:
+            target = logits.detach().argmax(-1)
         if with_gradient:
             chosen = logits.gather(1, target[:, None]).sum()
             (gradient,) = torch.autograd.grad(chosen, inputs)
     trace = None if vit is None else _ordered(records, vit, model, images)
-    return replace(evidence, gradient=gradient, trace=trace)
+    return Evidence(
+        model,
+        images,
+        target,
+        keys,
+        seed,
+        batch_size=batch_size,
+        gradient=gradient,
+        trace=trace,
+    )
 
 
 @contextmanager
