@@ -96,7 +96,7 @@ def test_a_forecast_leaves_the_model_as_found():
 
 
 def global_random_state():
-    _, keys, *rest = np.random.get_state()  # noqa: NPY002 - the very state that must not change
+    _, keys, *rest = np.random.get_state()
     return torch.random.get_rng_state().tolist(), keys.tolist(), rest, random.getstate()
 
 

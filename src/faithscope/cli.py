@@ -133,7 +133,7 @@ def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write.")] = Path(
         "faithscope-demo"
     ),
-    images: Annotated[int, typer.Option(metavar="N", help="How many bundled images to use.")] = 30,
+    images: Annotated[int, typer.Option(metavar="N", help="How many bundled images to use.")] = 25,
     seed: Seed = 0,
 ) -> None:
     """Measure five explanations of the bundled model in about a minute."""
