@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from PIL import Image
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import faithscope as fs
 from conftest import tiny_vit
-from faithscope import console
+from faithscope import cli, console
 from faithscope.cli import app
 from faithscope.doctor import Check
 
@@ -366,6 +367,33 @@ class TestEvaluate:
         request = ("--model", "no:such", "--data", folder)
         for option in (["--out", tmp_path / "taken"], ["--report", tmp_path / "taken" / "r.html"]):
             assert "cannot be made" in fails("evaluate", *request, *option)
+
+
+class TestLongWork:
+    def ask(self, monkeypatch: pytest.MonkeyPatch, *, person: bool, yes: bool = False) -> int:
+        """Forecast a long run, answer no if there is a question; how often was it asked?"""
+        asked = []
+        stream = SimpleNamespace(isatty=lambda: person)
+        monkeypatch.setattr("sys.stdin", stream)
+        monkeypatch.setattr("sys.stderr", stream)
+        monkeypatch.setattr("typer.confirm", lambda *_, **__: bool(asked.append(1)))
+        monkeypatch.setattr("typer.echo", lambda *_, **__: None)
+        forecast: Any = SimpleNamespace(seconds=cli.LONG_SECONDS + 1)
+        try:
+            cli._ask(forecast, yes)
+        except typer.Exit as stopped:
+            assert stopped.exit_code == 1
+            assert asked
+        return len(asked)
+
+    def test_a_person_is_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.ask(monkeypatch, person=True) == 1
+
+    def test_a_program_is_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.ask(monkeypatch, person=False) == 0
+
+    def test_yes_is_an_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.ask(monkeypatch, person=True, yes=True) == 0
 
 
 class TestExplain:

@@ -291,6 +291,7 @@ def test_the_manifest_holds_the_whole_protocol(result):
         **{"target": "predicted", "k": "auto", "fill": "mean", "units": "pixels"},
         **{"upsample": "bilinear", "ties": "ascending", "group": "sum", "seed": 0},
         "precision": "fp64",
+        "random_draws": 3,
     }
 
 

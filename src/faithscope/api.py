@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithscope.data import ImageData, as_image_data, class_numbers, image_digests
+from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
 from faithscope.engine import check_classes
 from faithscope.errors import FaithscopeError, choose
 from faithscope.evaluation import Advance, ModelLike, prepare
 from faithscope.methods import Method, MethodLike, explain_batch, resolve_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
-from faithscope.perturb import UNITS, to_patches, to_pixels
+from faithscope.perturb import UNITS, UPSAMPLES, to_patches, to_pixels
 from faithscope.results import Result
 
 EXPLAIN_BATCH = 32
@@ -47,8 +47,9 @@ def explain(
     """
     model = as_model(model)
     choose("units", units, UNITS)
+    choose("upsampling", upsample, UPSAMPLES)
     if isinstance(images, np.ndarray):
-        images = torch.from_numpy(images)
+        images = as_tensor(images)
     if not isinstance(images, Tensor):
         raise FaithscopeError(
             f"fs.explain takes images as one tensor [B, C, H, W], got {type(images).__name__}."

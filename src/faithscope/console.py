@@ -83,8 +83,12 @@ def say_files(files: Mapping[str, Path], *, stderr: bool = False) -> None:
 
 def print_json(data: Any) -> None:
     """Print data for a program: NaN and infinity, which JSON does not have, become null."""
-    text = json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(_finite(data), indent=2, ensure_ascii=not _speaks_unicode(), allow_nan=False)
     screen().out(text, highlight=False)
+
+
+def _speaks_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def _finite(data: Any) -> Any:

@@ -6,6 +6,8 @@ be run. Nothing is computed before everything that can be checked has been check
 
 from __future__ import annotations
 
+import hashlib
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -18,7 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithscope.data import Batch, ImageData, Skipped, as_image_data, class_numbers, load_data
+from faithscope.data import (
+    Batch,
+    ImageData,
+    LoaderImages,
+    Skipped,
+    as_image_data,
+    as_tensor,
+    class_numbers,
+    load_data,
+)
 from faithscope.engine import (
     Column,
     Job,
@@ -33,7 +44,7 @@ from faithscope.engine import (
 from faithscope.errors import FaithscopeError, choose
 from faithscope.methods import METHODS, Method, MethodLike, explain_batch, resolve_methods
 from faithscope.metrics import MetricLike, check_k, resolve_metrics
-from faithscope.models import Model, as_model, undisturbed
+from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.perturb import FILLS, TIES, UNITS, UPSAMPLES
 from faithscope.results import Result
 from faithscope.results.collect import Collected, manifest
@@ -74,6 +85,7 @@ class Evaluation:
     shard: int
     batch_size: int
     skipped: list[Skipped] = field(default_factory=list)
+    ran: bool = False
 
     @property
     def passes_per_image(self) -> int:
@@ -94,7 +106,12 @@ class Evaluation:
         few = images.to(job.responder.forward.dtype)
         inputs = few.repeat(self.batch_size // len(few) + 1, 1, 1, 1)[: self.batch_size]
         with undisturbed(job.model.module), job.responder.forward.mode():
-            per_pass = _timed(lambda: job.responder.forward.logits(inputs)) / len(inputs)
+            try:
+                per_pass = _timed(lambda: job.responder.forward.logits(inputs)) / len(inputs)
+            except FaithscopeError:
+                raise
+            except (RuntimeError, AssertionError, ValueError, IndexError) as error:
+                raise cannot_run(job.model, images, error) from error
         wanted = [(column.method, column.draw) for column in job.columns if column.method]
         target = torch.zeros(len(images), dtype=torch.int64, device=images.device)
         per_image = 0.0
@@ -109,12 +126,16 @@ class Evaluation:
 
     def run(self, advance: Advance | None = None) -> Result:
         """Evaluate shard after shard; memory holds one shard and the tables."""
+        if self.ran:
+            raise FaithscopeError("An evaluation can be run once: prepare it again.")
+        self.ran = True
         started = time.perf_counter()
         if advance is not None:
             self.job.responder.advance = advance
         collected = Collected(self.job, self.data.name)
-        with ThreadPoolExecutor(1) as loader, ThreadPoolExecutor(1) as scorer:
-            scoring: Future[None] | None = None
+        loader, scorer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        scoring: Future[None] | None = None
+        try:
             for batch in _ahead(loader, chain([self.first], self.batches)):
                 self.skipped += batch.skipped
                 for part in batch.split(self.shard):
@@ -124,6 +145,9 @@ class Evaluation:
                     scoring = scorer.submit(collected.add, answers)
             if scoring is not None:
                 scoring.result()
+        finally:
+            scorer.shutdown()
+            loader.shutdown(wait=False, cancel_futures=True)  # a slow loader must not hold an error
         return collected.result(
             manifest(
                 collected,
@@ -165,6 +189,8 @@ def prepare(
 ) -> Evaluation:
     """Check and plan an evaluation; the arguments are those of `fs.evaluate`."""
     wanted = resolve_metrics(metrics)
+    k, batch_size = _plain_number(k), _plain_number(batch_size)
+    seed, random_draws = _whole("seed", seed), _whole("random_draws", random_draws)
     check_k(k)
     choose("fill", fill, FILLS)
     choose("units", units, UNITS)
@@ -175,7 +201,13 @@ def prepare(
         raise FaithscopeError(f"random_draws must be 0 or more, got {random_draws}.")
     model = as_model(model)
     data = _as_data(model, images, labels)
+    goal = _checked_target(target, len(data))
     given = _given_maps(maps, len(data))
+    if isinstance(data, LoaderImages) and (given or isinstance(goal, Tensor)):
+        raise FaithscopeError(
+            "Maps and targets for each image need images in a known order, not a loader: give the "
+            "images as a tensor, a list or a folder."
+        )
     chosen = resolve_methods(("all" if not given else ()) if methods is None else methods)
     first, batches, skipped = _first_batch(data)
     columns = _columns(model, first.images, chosen, given, units, random_draws)
@@ -186,13 +218,14 @@ def prepare(
         forward = prepare_forward(model, precision, example[:32])
         size = _batch_size(batch_size, lambda: choose_batch_size(forward, example))
     protocol = Protocol(
-        target=target if isinstance(target, str) else "given",
+        target=_target_name(goal),
         k=k,
         fill=fill,
         units=units,
         upsample=upsample,
         ties=ties,
         group=group,
+        random_draws=random_draws,
         seed=seed,
         precision=forward.precision,
     )
@@ -203,7 +236,7 @@ def prepare(
         metrics=wanted,
         protocol=protocol,
         given=given,
-        target=_checked_target(target, len(data)),
+        target=goal,
         explain_batch_size=min(size, 32),
     )
     shard = max(1, min(SHARD, (1 << 27) // (len(columns) * n)))
@@ -291,11 +324,15 @@ def _given_maps(maps: Mapping[str, Tensor | np.ndarray] | None, count: int) -> d
 
 def _as_maps(name: str, values: Any) -> Tensor:
     try:
-        return torch.as_tensor(values)
+        made = as_tensor(values).detach()
     except (TypeError, ValueError, RuntimeError):
+        made = torch.empty(0, dtype=torch.complex64)
+    if made.is_complex():
         raise FaithscopeError(
-            f"The maps '{name}' must be one tensor or array, got {type(values).__name__}."
-        ) from None
+            f"The maps '{name}' must be one tensor or array of real numbers, got "
+            f"{type(values).__name__}."
+        )
+    return made
 
 
 def _unit_count(model: Model, images: Tensor, units: str) -> int:
@@ -319,6 +356,26 @@ def _batch_size(batch_size: int | str, automatic: Callable[[], int]) -> int:
     if isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size >= 1:
         return batch_size
     raise FaithscopeError(f"batch_size must be 'auto' or at least 1, got {batch_size!r}.")
+
+
+def _plain_number(value: Any) -> Any:
+    """A number of another library as Python's own; anything else as it is."""
+    return operator.index(value) if isinstance(value, np.integer) else value
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise FaithscopeError(f"{name} must be a whole number, got {value!r}.") from None
+
+
+def _target_name(target: str | int | Tensor) -> str:
+    """What the protocol says of the target: the word, the class, or the classes by their hash."""
+    if isinstance(target, Tensor):
+        digest = hashlib.blake2b(target.numpy().tobytes(), digest_size=8)
+        return f"given:{digest.hexdigest()}"
+    return str(target)
 
 
 def _checked_target(target: str | int | Tensor, count: int) -> str | int | Tensor:

@@ -87,9 +87,9 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     complaint = FaithscopeError(f"'{text}' is not of the form name(option=value, …).")
     try:
         call = ast.parse(f"_({rest}", mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, RecursionError, MemoryError, ValueError):
         raise complaint from None
-    if not isinstance(call, ast.Call) or call.args:
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         raise complaint
     options = {}
     for keyword in call.keywords:
@@ -101,7 +101,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
                 if isinstance(keyword.value, ast.Name)
                 else ast.literal_eval(keyword.value)
             )
-        except ValueError:
+        except (ValueError, TypeError, RecursionError, MemoryError):
             raise complaint from None
     return name.strip(), options
 

@@ -3,8 +3,10 @@
 from faithscope.data.images import (
     Batch,
     ImageData,
+    LoaderImages,
     Skipped,
     as_image_data,
+    as_tensor,
     class_numbers,
     image_digests,
     load_data,
@@ -15,8 +17,10 @@ from faithscope.data.images import (
 __all__ = [
     "Batch",
     "ImageData",
+    "LoaderImages",
     "Skipped",
     "as_image_data",
+    "as_tensor",
     "class_numbers",
     "image_digests",
     "load_data",

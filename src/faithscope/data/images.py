@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from io import BytesIO
@@ -162,7 +163,8 @@ class FileImages:
             skipped = []
 
     def _sample(self, position: int) -> str:
-        return self.files[position].relative_to(self.root).as_posix()
+        name = self.files[position].relative_to(self.root).as_posix()
+        return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +246,7 @@ def as_image_data(images: Any, labels: Any = None, *, name: str = "tensor") -> I
     if isinstance(images, TensorImages | FileImages | LoaderImages):
         return images
     if isinstance(images, np.ndarray):
-        images = torch.from_numpy(images)
+        images = _as_image(images)
     if isinstance(images, list | tuple):
         images = [_as_image(image) for image in images]
     elif not isinstance(images, Tensor):
@@ -294,12 +296,24 @@ def class_numbers(what: str, values: Any) -> Tensor:
 
 def _as_image(image: Any) -> Tensor:
     try:
-        return torch.as_tensor(image)
+        return as_tensor(image)
     except (TypeError, ValueError, RuntimeError):
         raise FaithscopeError(
             f"Images must be float tensors [channels, height, width] normalised for the model, got "
             f"{type(image).__name__}: use model.transform on a PIL image, or give a folder."
         ) from None
+
+
+def as_tensor(values: Any) -> Tensor:
+    """A tensor of anything array-like; arrays torch cannot share (byte order, strides) are copied.
+
+    >>> as_tensor(np.arange(3.0)[::-1])
+    tensor([2., 1., 0.], dtype=torch.float64)
+    """
+    if isinstance(values, np.ndarray):
+        native = values.astype(values.dtype.newbyteorder("="), copy=False)
+        values = np.require(native, requirements=["C", "W"])
+    return torch.as_tensor(values)
 
 
 def image_digests(images: Tensor) -> tuple[str, ...]:

@@ -21,13 +21,15 @@ class Plan:
     """Distinct cuts of one map, and where each metric finds its own among them.
 
     `cuts` begins with the `shared` ones: the intact input and, if any metric needs it, the fully
-    removed one. `index` and `k` are by metric label.
+    removed one. `index` and `k` are by metric label; `few` are the metrics that must do with
+    fewer groups than wanted, because there are no more units.
     """
 
     cuts: tuple[Cut, ...]
     shared: int
     index: Mapping[str, tuple[int, ...]]
     k: Mapping[str, int]
+    few: frozenset[str] = frozenset()
 
     @property
     def own(self) -> tuple[Cut, ...]:
@@ -49,13 +51,15 @@ def plan_map(metrics: Sequence[Metric], n: int, *, k: int | str, auto: int) -> P
     >>> len(plan.cuts), plan.shared
     (28, 2)
     """
+    few: set[str] = set()
     resolutions: dict[str, int] = {}
     wanted: dict[str, list[Cut]] = {}
     for metric in metrics:
         resolution = metric.resolution(k)
         number = auto if isinstance(resolution, str) else resolution
-        if metric.groups_units:
-            number = min(number, n)
+        if metric.groups_units and number > n:
+            few.add(metric.label)
+            number = n
         resolutions[metric.label] = number
         wanted[metric.label] = [span.cut(n) for span in metric.spans(number)]
     needed = {cut for cuts in wanted.values() for cut in cuts} | {INTACT}
@@ -63,7 +67,7 @@ def plan_map(metrics: Sequence[Metric], n: int, *, k: int | str, auto: int) -> P
     cuts = (*shared, *sorted(needed - set(shared)))
     place = {cut: position for position, cut in enumerate(cuts)}
     index = {label: tuple(place[cut] for cut in own) for label, own in wanted.items()}
-    return Plan(cuts, len(shared), index, resolutions)
+    return Plan(cuts, len(shared), index, resolutions, frozenset(few))
 
 
 def check_resolution(metrics: Sequence[Metric], k: int | str, most_units: int) -> None:

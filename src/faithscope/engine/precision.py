@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ class Forward:
     precision: str
     dtype: torch.dtype
     logits: Callable[[Tensor], Tensor]
+    device_type: str = "cpu"
     deviation: float | None = None
 
     @contextmanager
@@ -47,7 +48,7 @@ class Forward:
                 fast = self.precision == "tf32"
                 torch.set_float32_matmul_precision("high" if fast else "highest")
                 torch.backends.cudnn.allow_tf32 = fast
-            with torch.inference_mode():
+            with torch.inference_mode(), torch.autocast(self.device_type, enabled=False):
                 yield
         finally:
             torch.set_float32_matmul_precision(matmul)
@@ -70,7 +71,7 @@ def prepare_forward(model: Model, precision: str, sample: Tensor | None = None) 
     exact, fast = _forward(model, "fp32"), _forward(model, "fp16")
     deviation = _deviation(exact, fast, sample.to(model.device))
     chosen = fast if deviation <= TRUST else _forward(model, "tf32")
-    return Forward(chosen.precision, chosen.dtype, chosen.logits, deviation)
+    return replace(chosen, deviation=deviation)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
@@ -83,9 +84,19 @@ def _forward(model: Model, precision: str) -> Forward:
         raise FaithscopeError("Precision 'tf32' needs a CUDA GPU: use 'fp32' or 'auto' here.")
     dtype = _DTYPES[precision]
     if dtype == model.dtype:
-        return Forward(precision, dtype, model.logits)
-    module = copy.deepcopy(model.module).to(dtype).eval()
-    return Forward(precision, dtype, lambda inputs: unwrap_logits(module(inputs)))
+        return Forward(precision, dtype, model.logits, model.device.type)
+    try:
+        module = copy.deepcopy(model.module).to(dtype).eval()
+    except (RuntimeError, TypeError) as error:
+        raise FaithscopeError(
+            f"{model.name} cannot be copied to {precision}: use precision='auto', or convert it "
+            "yourself."
+        ) from error
+
+    def logits(inputs: Tensor) -> Tensor:
+        return unwrap_logits(module(inputs))
+
+    return Forward(precision, dtype, logits, model.device.type)
 
 
 def _deviation(exact: Forward, fast: Forward, sample: Tensor) -> float:

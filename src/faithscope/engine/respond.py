@@ -73,6 +73,7 @@ class Responder:
     advance: Advance = lambda _: None
     passes: int = 0
     halvings: int = 0
+    classes: int = 0
 
     def intact(self, images: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
         """Run intact images; without a target, each one's own prediction is the target.
@@ -122,6 +123,7 @@ class Responder:
         self, inputs: Tensor, part: Rows, target: Tensor | None, check: bool
     ) -> tuple[Tensor, Tensor]:
         log_p = log_probabilities(self.forward.logits(inputs))
+        self.classes = log_p.shape[1]
         top1 = log_p.argmax(-1)
         chosen = top1 if target is None else target[part.sample]
         if check:
@@ -148,7 +150,7 @@ def check_classes(chosen: Tensor, classes: int) -> None:
     low, high = int(chosen.min()), int(chosen.max())
     if low < 0 or high >= classes:
         raise FaithscopeError(
-            f"The target {low if low < 0 else high} is not a class of the model: its classes are "
+            f"The class {low if low < 0 else high} is not a class of the model: its classes are "
             f"0 to {classes - 1}."
         )
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from faithscope.data import Batch
 from faithscope.engine.plan import Plan
 from faithscope.engine.shard import Answers, Job, Ranked
+from faithscope.errors import FaithscopeError
 from faithscope.metrics import Metric, Responses
 
 
@@ -101,10 +102,9 @@ def _score(
         broken = torch.zeros(ranked.finite.shape, dtype=torch.bool)
         for part in responses:
             k = part.plan.k[metric.label]
-            wanted = metric.resolution(job.protocol.k)
             values[part.sample, part.map] = _scored(job, metric, part, log_p0, truth)
             used[part.sample, part.map] = k
-            few[part.sample, part.map] = isinstance(wanted, int) and k < wanted
+            few[part.sample, part.map] = metric.label in part.plan.few
             answers = part.log_p[:, [0, *part.plan.index[metric.label]]]  # 0 is the intact input
             broken[part.sample, part.map] = answers.isnan().any(1)
         constant = ranked.finite & ranked.constant
@@ -135,9 +135,15 @@ def _scored(job: Job, metric: Metric, part: PlanResponses, log_p0: Tensor, truth
         sizes = torch.tensor([part.plan.cuts[place] for place in index]).diff(dim=1)[:, 0]
         salience = salience / sizes.clamp_min(1)
     hit = part.top1[:, index] == truth[part.sample, None]
-    return metric.score(
+    scores = metric.score(
         Responses(log_p0[part.sample], part.log_p[:, index], hit.double(), salience)
     )
+    if scores.shape != part.sample.shape:
+        raise FaithscopeError(
+            f"The metric '{metric.label}' gave a score of shape {list(scores.shape)} for "
+            f"{len(part.sample)} curves: it must give one number each, reduce the last axis only."
+        )
+    return scores
 
 
 def _flags(marks: Sequence[tuple[Tensor, str]]) -> list[list[str]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from faithscope.data import Batch
 from faithscope.engine.plan import Plan, plan_map
-from faithscope.engine.respond import Responder, Rows, Subject
+from faithscope.engine.respond import Responder, Rows, Subject, check_classes
 from faithscope.errors import FaithscopeError
 from faithscope.methods import Method, explain_batch
 from faithscope.metrics import AUTO_K, Metric, auto_k
@@ -37,6 +37,7 @@ class Protocol:
     upsample: str
     ties: str
     group: str
+    random_draws: int
     seed: int
     precision: str
 
@@ -144,6 +145,8 @@ def _intact(job: Job, batch: Batch, inputs: Tensor) -> tuple[Tensor, Tensor, Ten
         raise
     except (RuntimeError, AssertionError, ValueError, IndexError) as error:
         raise cannot_run(job.model, inputs, error) from error
+    if batch.labels is not None:
+        check_classes(batch.labels, job.responder.classes)
     return log_p0, predicted, predicted if target is None else target
 
 
@@ -169,10 +172,22 @@ def _maps(job: Job, batch: Batch, images: Tensor, target: Tensor) -> list[Tensor
             maps.append(next(made))
         else:
             maps.append(_take(job.given[column.label], batch.positions).to(images.device))
-        grid = job.model.grid(*images.shape[-2:])
-        coarse = grid is not None and tuple(maps[-1].shape[-2:]) == grid
-        job.granularity[column.label] = "patch" if coarse else "pixel"
+        job.granularity.setdefault(column.label, _granularity(job, column, maps[-1], images))
     return maps
+
+
+def _granularity(job: Job, column: Column, maps: Tensor, images: Tensor) -> str:
+    """What a method declares; else whether its maps have the shape of the patch grid."""
+    shape, size = tuple(maps.shape[-2:]), tuple(images.shape[-2:])
+    grid = job.model.grid(*size)
+    if shape not in (size, grid):
+        raise FaithscopeError(
+            f"The maps '{column.label}' are {shape[0]}×{shape[1]}, but an image is "
+            f"{size[0]}×{size[1]}: give maps of images of one size."
+        )
+    if column.method and column.method.granularity != "any":
+        return column.method.granularity
+    return "patch" if shape == grid else "pixel"
 
 
 def _take(maps: Tensor, positions: Sequence[int]) -> Tensor:

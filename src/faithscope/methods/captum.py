@@ -92,6 +92,11 @@ def captum_method(name: str, options: dict[str, Any]) -> Method:
             f"'{name}' needs {', '.join(missing)} beside a model and a target: give it as "
             f"{name}({missing[0]}=…), or call captum yourself and pass maps={{…}}."
         )
+    if wanted == "FeaturePermutation":
+        raise FaithscopeError(
+            f"'{name}' mixes the images of a batch, so its maps would depend on the batch: choose "
+            "another method."
+        )
     if "target" not in signatures[1].parameters:
         raise FaithscopeError(
             f"'{name}' takes no target class: call captum yourself and pass maps={{…}}."
@@ -109,7 +114,7 @@ def captum_method(name: str, options: dict[str, Any]) -> Method:
                 attributions = explainer.attribute(images, target=evidence.target, **call)
         except FaithscopeError:
             raise
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, AssertionError, ImportError) as error:
             reason = " ".join(str(error).split())[:200]
             raise FaithscopeError(
                 f"'{name}' cannot explain {evidence.model.name} ({reason}): choose another method."

@@ -35,7 +35,11 @@ def explain_batch(
         One tensor of maps per pair, [B, H, W] or [B, h, w], detached.
     """
     needs = frozenset[str]().union(*(method.needs for method, _ in methods))
-    with undisturbed(model.module):
+    with (
+        torch.inference_mode(False),
+        torch.autocast(images.device.type, enabled=False),
+        undisturbed(model.module),
+    ):
         evidence = gather(model, images, target, needs, keys=keys, seed=seed, batch_size=batch_size)
         rows = _walk_layers(evidence, [method for method, _ in methods if method.by_layer])
         maps = []
@@ -59,7 +63,8 @@ def gather(
     batch_size: int,
 ) -> Evidence:
     """Run at most one forward and one backward pass, recording what is needed."""
-    images = images.detach().to(model.dtype)
+    images = images.detach().to(model.dtype).clone()  # what inference mode made has no gradients
+    target = None if target is None else target.clone()
     if target is not None and not needs:
         return Evidence(model, images, target, keys, seed, batch_size=batch_size)
     vit = model.require_vit("Attention") if "attention" in needs else None

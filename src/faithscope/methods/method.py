@@ -105,8 +105,9 @@ class Method:
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
         }
         check_options("method", self.name, options, valid)
-        changed = {key: value for key, value in options.items() if value != valid[key]}
-        return replace(self, options={**self.options, **changed})
+        merged = {**self.options, **options}
+        changed = {key: value for key, value in merged.items() if value != valid[key]}
+        return replace(self, options=changed)
 
 
 F = TypeVar("F", bound=Callable[..., Tensor])
@@ -199,8 +200,10 @@ def resolve_methods(methods: MethodLike | Iterable[MethodLike]) -> list[Method]:
     wanted: Sequence[MethodLike]
     if isinstance(methods, str | Method) or callable(methods):
         wanted = [methods]
-    else:
+    elif isinstance(methods, Iterable):
         wanted = list(methods)
+    else:
+        raise FaithscopeError(f"Methods are names, Methods or functions, got {methods!r}.")
     resolved: list[Method] = []
     for item in wanted:
         if isinstance(item, Method):

@@ -157,8 +157,10 @@ def resolve_metrics(metrics: MetricLike | Iterable[MetricLike]) -> list[Metric]:
     wanted: Sequence[MetricLike]
     if isinstance(metrics, str | Metric) or callable(metrics):
         wanted = [metrics]
-    else:
+    elif isinstance(metrics, Iterable):
         wanted = list(metrics)
+    else:
+        raise FaithscopeError(f"Metrics are names, Metrics or functions, got {metrics!r}.")
     resolved: list[Metric] = []
     for item in wanted:
         if isinstance(item, Metric):
@@ -174,4 +176,8 @@ def resolve_metrics(metrics: MetricLike | Iterable[MetricLike]) -> list[Metric]:
             raise FaithscopeError(f"A metric is a name, a Metric or a function, got {item!r}.")
     if not resolved:
         raise FaithscopeError(f"No metrics given: choose from {', '.join(METRICS)}.")
-    return list({item.label: item for item in resolved}.values())
+    by_label: dict[str, Metric] = {}
+    for entry in resolved:
+        if by_label.setdefault(entry.label, entry) != entry:
+            raise FaithscopeError(f"Two metrics are called '{entry.label}': rename one of them.")
+    return list(by_label.values())

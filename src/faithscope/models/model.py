@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,6 +36,7 @@ class Model:
     classes: tuple[str, ...] | None = None
     patch_size: tuple[int, int] | None = None
     vit: ViTView | str = ""
+    _hashed: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -49,9 +49,16 @@ class Model:
         kinds = (p.dtype for p in self.module.parameters() if p.is_floating_point())
         return next(kinds, torch.float32)
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        """A hash of every weight and buffer, by name."""
+        """A hash of every weight and buffer, by name; hashed anew when any has changed."""
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        state = tuple((id(tensor), tensor._version) for tensor in tensors)
+        if self._hashed.get("state") != state:
+            self._hashed.update(state=state, hash=self._hash())
+        return str(self._hashed["hash"])
+
+    def _hash(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
         for name, value in self.module.state_dict().items():
             if isinstance(value, Tensor):
@@ -117,6 +124,11 @@ def unwrap_logits(output: Any) -> Tensor:
         raise FaithscopeError(
             f"The model must return logits of shape [batch, classes], got {shape}: wrap a "
             "classifier, not a feature extractor."
+        )
+    if output.shape[1] < 2:
+        raise FaithscopeError(
+            "The model has one output, whose softmax is always 1: wrap it so that it returns "
+            "logits of at least two classes."
         )
     return output
 

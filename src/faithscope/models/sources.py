@@ -39,6 +39,8 @@ def load_model(
         checkpoint: a local file of weights instead, safetensors or a torch state dict.
         device: "auto" is a GPU if there is one, else the CPU.
     """
+    if not isinstance(name, str):
+        raise FaithscopeError(f"A model is named by a text, got {type(name).__name__}.")
     kind, colon, rest = name.partition(":")
     if not colon or not rest:
         raise FaithscopeError(
@@ -86,11 +88,15 @@ def wrap(
         prefix_tokens: tokens before the patches (class, distillation, registers).
         readout: "class" if the head reads the first token, "mean" if it pools the patches.
     """
+    if not isinstance(module, nn.Module):
+        raise FaithscopeError(f"fs.wrap takes a torch module, got {type(module).__name__}.")
     size = input_size or _declared_size(module)
     patches = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
+    if patches is not None and not all(isinstance(side, int) and side > 0 for side in patches):
+        raise FaithscopeError(f"patch_size must be whole numbers above 0, got {patch_size!r}.")
     if readout not in (None, "class", "mean"):
         raise unknown("readout", str(readout), ("class", "mean"))
-    mean_, std_ = (None if v is None else tuple(map(float, v)) for v in (mean, std))
+    mean_, std_ = _normalisation(mean, std)
     if transform is None and size and mean_ and std_:
         transform = plain_transform(size, mean_, std_)
     return Model(
@@ -104,6 +110,24 @@ def wrap(
         patch_size=patches or find_patch_size(module, size),
         vit=find_vit(module, attention=attention, prefix_tokens=prefix_tokens, readout=readout),
     )
+
+
+def _normalisation(
+    mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """Check that mean and std come together, one number per channel."""
+    if mean is None and std is None:
+        return None, None
+    try:
+        means, stds = tuple(map(float, mean or ())), tuple(map(float, std or ()))
+    except TypeError:
+        means, stds = (), ()
+    if not means or len(means) != len(stds) or min(stds) <= 0:
+        raise FaithscopeError(
+            f"mean and std must be given together, one number per channel and std above 0, got "
+            f"{mean!r} and {std!r}."
+        )
+    return means, stds
 
 
 def as_model(model: Model | nn.Module | str) -> Model:
@@ -242,11 +266,13 @@ def _bundled(
     from safetensors.torch import load
     from timm.models.vision_transformer import VisionTransformer
 
+    if options:
+        raise FaithscopeError(f"The bundled model '{name}' takes no options.")
     names = [file.name[:-12] for file in BUNDLE.iterdir() if file.name.endswith(".safetensors")]
     if name not in names:
         raise unknown("bundled model", name, names)
     card = json.loads((BUNDLE / f"{name}.json").read_text())
-    module = VisionTransformer(**{**card["timm"], **options})
+    module = VisionTransformer(**card["timm"])
     if pretrained:
         weights = load((BUNDLE / f"{name}.safetensors").read_bytes())
         module.load_state_dict({key: value.float() for key, value in weights.items()})

@@ -111,7 +111,7 @@ class Result:
         lines = [header, ["---"] + ["---:"] * len(self.metrics)]
         for method in self.methods:
             marked = [format_cell(cells[method, metric]) for metric in self.metrics]
-            lines.append([method, *marked])
+            lines.append([method.replace("|", "\\|"), *marked])
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def arrow(self, metric: str) -> str:
@@ -120,7 +120,8 @@ class Result:
 
     def verdicts(self) -> list[str]:
         """One sentence per method: on which metrics it beats its matched random attribution."""
-        return [_verdict(method, rows) for method, rows in self._tested().items()]
+        every = len(self.metrics)
+        return [_verdict(method, rows, every) for method, rows in self._tested().items()]
 
     def headline(self) -> str:
         """The run in one sentence."""
@@ -149,10 +150,11 @@ class Result:
         return f"{methods} on {images} image{'s' * (images > 1)}: {', '.join(said)}."
 
     def save(self, folder: str | Path) -> Path:
-        """Write Parquet tables and manifest.json; each file appears whole or not at all."""
+        """Write Parquet tables, then manifest.json: a folder without that is not a whole run."""
         root = Path(folder)
         try:
             root.mkdir(parents=True, exist_ok=True)
+            (root / "manifest.json").unlink(missing_ok=True)  # its presence says all is whole
             for name in TABLES:
                 _write(root / f"{name}.parquet", getattr(self, name))
             text = json.dumps(self.manifest, indent=1, ensure_ascii=False)
@@ -274,7 +276,7 @@ def _compare(difference: float, p_value: float, higher_is_better: bool) -> str:
     return "better" if (difference > 0) == higher_is_better else "worse"
 
 
-def _verdict(method: str, rows: Sequence[Mapping[str, Any]]) -> str:
+def _verdict(method: str, rows: Sequence[Mapping[str, Any]], metrics_in_all: int) -> str:
     matched = rows[0]["matched_random"]
     words = {"better": "beats", "same": "cannot be told from", "worse": "is worse than"}
     by = {
@@ -285,7 +287,7 @@ def _verdict(method: str, rows: Sequence[Mapping[str, Any]]) -> str:
         for verdict, metrics in by.items()
         if metrics
     ]
-    if len(said) == 1 and len(rows) > 1:
+    if len(said) == 1 and len(rows) == metrics_in_all > 1:
         verdict = rows[0]["verdict"]
         reach = "any" if verdict == "same" else "every"
         return f"{method} {words[verdict]} {matched} on {reach} metric."

@@ -1,0 +1,240 @@
+"""What a reviewer once broke must stay mended: each test is one way it lied or crashed."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import faithscope as fs
+from conftest import randn
+from faithscope.metrics import SaCo
+from faithscope.registry import parse_spec
+from families import refused, seeded, timm_vit
+
+
+@pytest.fixture(scope="module")
+def vit():
+    return seeded(lambda: timm_vit(img_size=16, patch_size=4, num_classes=5), torch.float64)
+
+
+def images(count=3, size=16):
+    return randn(count, 3, size, size)
+
+
+def scored(model, *args, metrics="saco", random_draws=1, **options):
+    return fs.evaluate(model, *args, metrics=metrics, random_draws=random_draws, **options)
+
+
+def test_a_save_that_is_cut_off_leaves_no_run_to_load(vit, tmp_path, monkeypatch):
+    scored(vit, images(), ["gradient"]).save(tmp_path)
+    other = scored(vit, images(), ["gradient"], fill="blur", k=5)
+    from faithscope.results import result as module
+
+    write = module._write
+
+    def cut_off(path, content):
+        if path.name == "responses.parquet":
+            raise KeyboardInterrupt
+        write(path, content)
+
+    monkeypatch.setattr(module, "_write", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        other.save(tmp_path)
+    with refused("not a faithscope run"):
+        fs.load_result(tmp_path)
+
+
+def test_a_declared_granularity_decides_the_matched_random(vit):
+    fine = fs.Method("fine", lambda e: e.images.sum(1), granularity="patch")
+    assert scored(vit, images(), [fine]).manifest["methods"]["fine"] == {
+        "granularity": "patch",
+        "random": False,
+        "matched_random": "random_patch",
+    }
+
+
+def test_a_model_with_one_output_is_refused():
+    one = nn.Sequential(nn.Flatten(), nn.Linear(768, 1)).double()
+    with refused("one output", "two classes"):
+        scored(one, images(), ["gradient"])
+
+
+@pytest.mark.parametrize("wrong", [lambda r: r.p.mean(), lambda r: r.p], ids=["scalar", "curve"])
+def test_a_metric_must_give_one_number_per_curve(vit, wrong):
+    with refused("gave a score of shape", "one number each"):
+        scored(vit, images(), ["gradient"], metrics=[wrong])
+
+
+def test_two_metrics_of_one_name_are_refused(vit):
+    def saco(responses):
+        return responses.p[..., 0] * 0 + 42
+
+    with refused("Two metrics are called 'saco'"):
+        scored(vit, images(), ["gradient"], metrics=["saco", saco])
+    assert scored(vit, images(), ["gradient"], metrics=["saco", SaCo()]).metrics == ["saco"]
+
+
+def test_an_evaluation_runs_once(vit):
+    evaluation = fs.prepare(vit, images(), ["gradient"], "saco", random_draws=0)
+    evaluation.run()
+    with refused("run once"):
+        evaluation.run()
+
+
+def test_the_fingerprint_follows_the_weights():
+    module = seeded(lambda: timm_vit(img_size=16, patch_size=4, num_classes=5))
+    model = fs.wrap(module)
+    before = model.fingerprint
+    assert model.fingerprint == before
+    with torch.no_grad():
+        module.head.weight.mul_(3)
+    assert model.fingerprint != before
+
+
+def test_labels_must_be_classes_of_the_model(vit):
+    with refused("class 99", "0 to 4"):
+        scored(vit, images(), ["gradient"], labels=[99, 0, 1])
+
+
+def test_maps_and_a_loader_do_not_go_together(vit):
+    with refused("loader"):
+        scored(vit, iter([images()]), maps={"mine": torch.rand(3, 16, 16)})
+
+
+@pytest.mark.parametrize("text", ["saco(k=5)(penalty=1)", "saco(k={[]: 1})", "saco(k=5"])
+def test_text_that_is_no_spec_is_refused(text):
+    with refused("not of the form"):
+        parse_spec(text)
+
+
+def test_an_option_can_go_back_to_its_default():
+    changed = fs.method("integrated_gradients", steps=5)
+    assert changed.with_options(steps=50).label == "integrated_gradients"
+
+
+def test_the_protocol_tells_target_and_draws(vit):
+    one = scored(vit, images(), ["gradient"], target=1).manifest["protocol"]
+    two = scored(vit, images(), ["gradient"], target=2, random_draws=2).manifest["protocol"]
+    assert (one["target"], one["random_draws"]) == ("1", 1)
+    assert (two["target"], two["random_draws"]) == ("2", 2)
+    by_image = scored(vit, images(), ["gradient"], target=torch.tensor([0, 1, 2]))
+    assert by_image.manifest["protocol"]["target"].startswith("given:")
+
+
+def test_autocast_around_the_call_changes_nothing():
+    model = seeded(lambda: timm_vit(img_size=16, patch_size=4, num_classes=5), torch.float32)
+    x = images().float()
+    plain = scored(model, x, ["gradient", "rollout"])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = scored(model, x, ["gradient", "rollout"])
+    assert plain.scores.equals(cast.scores)
+
+
+def test_inference_mode_around_the_call_changes_nothing(vit):
+    plain = scored(vit, images(), ["gradient", "integrated_gradients(steps=3)"])
+    with torch.inference_mode():
+        inside = scored(vit, images(), ["gradient", "integrated_gradients(steps=3)"])
+    assert plain.scores.equals(inside.scores)
+
+
+def test_auto_k_with_few_units_is_flagged(vit):
+    peaked = torch.zeros(2, 4, 4, dtype=torch.float64)
+    peaked[:, 0, 0] = 1
+    maps = {"peaked": peaked}
+    result = scored(vit, images(2), maps=maps, k="auto", units="patches", random_draws=0)
+    assert result.scores["k"].to_pylist() == [16, 16]
+    assert result.scores["flag"].to_pylist() == ["few_units"] * 2
+
+
+def test_a_captum_class_that_mixes_the_batch_is_refused():
+    with refused("mixes the images"):
+        fs.method("captum:FeaturePermutation")
+
+
+@pytest.mark.parametrize("std", [(0, 0, 0), (0.5,), None, 0.5])
+def test_a_normalisation_that_cannot_be_right_is_refused(vit, std):
+    with refused("mean and std"):
+        fs.wrap(vit, mean=(0.5, 0.5, 0.5), std=std)
+
+
+def test_a_file_name_that_is_no_text_costs_nothing(tmp_path):
+    model = fs.wrap(
+        seeded(lambda: timm_vit(img_size=16, patch_size=4, num_classes=5), torch.float32),
+        mean=(0.5,) * 3,
+        std=(0.5,) * 3,
+    )
+    name = os.path.join(os.fsencode(tmp_path), b"bad\xff.png")
+    with open(name, "wb") as file:
+        Image.new("RGB", (16, 16), "red").save(file, "PNG")
+    result = scored(model, Path(tmp_path), ["gradient"])
+    assert result.samples["sample"].to_pylist() == ["bad\\xff.png"]
+
+
+def test_the_bundled_model_takes_no_options():
+    with refused("takes no options"):
+        fs.load_model("bundled:cifar10_vit(depth=3)")
+
+
+def test_a_forecast_for_images_that_do_not_fit_is_a_sentence(vit):
+    with refused("cannot run images"):
+        fs.prepare(vit, images(2, 15), ["gradient"]).forecast()
+
+
+def test_maps_with_gradients_and_odd_arrays_are_taken(vit):
+    maps = np.random.default_rng(0).random((3, 16, 16))
+    same = [
+        torch.tensor(maps).requires_grad_(),
+        maps[::-1][::-1],
+        maps.astype(">f8"),
+    ]
+    same[1].flags.writeable = False
+    results = [scored(vit, images(), maps={"mine": kind}, random_draws=0) for kind in same]
+    assert all(results[0].scores.equals(other.scores) for other in results)
+    flipped = images().numpy()[:, :, ::-1]
+    assert scored(vit, flipped, ["gradient"]).scores.equals(
+        scored(vit, torch.tensor(flipped.copy()), ["gradient"]).scores
+    )
+
+
+@pytest.mark.parametrize("seed", [None, "abc", 1.5])
+def test_a_seed_is_a_whole_number(vit, seed):
+    with refused("seed must be a whole number"):
+        scored(vit, images(), ["gradient"], seed=seed)
+
+
+def test_numbers_of_numpy_are_numbers(vit, tmp_path):
+    seed, k = np.int64(3), np.int64(5)
+    result = scored(vit, images(), ["gradient"], seed=seed, k=k, batch_size=np.int64(7))
+    result.save(tmp_path)
+    assert fs.load_result(tmp_path).manifest["protocol"]["seed"] == 3
+
+
+@pytest.mark.parametrize("wrong", [5, 1.5])
+def test_methods_and_metrics_of_no_kind_are_refused(vit, wrong):
+    with refused("Methods are"):
+        scored(vit, images(), wrong)
+    with refused("Metrics are"):
+        scored(vit, images(), ["gradient"], metrics=wrong)
+
+
+def test_an_error_does_not_wait_for_a_slow_loader(vit):
+    def slow():
+        yield images()
+        yield images()
+        time.sleep(30)
+        yield images()
+
+    def broken(*_):
+        raise ZeroDivisionError
+
+    started = time.perf_counter()
+    with pytest.raises(ZeroDivisionError):
+        scored(vit, slow(), [broken])
+    assert time.perf_counter() - started < 25
