@@ -18,7 +18,7 @@ setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml
 ifdef UV
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
-	$(UV) pip install --quiet --python $(BIN)/python --editable '.[dev]'
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[dev]'
 else
 	$(PYTHON) -m venv $(VENV)
 	PIP_FIND_LINKS= $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'

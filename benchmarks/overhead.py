@@ -28,7 +28,7 @@ def main() -> None:
     """Measure, print a line per round and the ratio, and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="vit_tiny_patch16_224")
-    parser.add_argument("--images", type=int, default=4)
+    parser.add_argument("--images", type=int, default=2)
     parser.add_argument("--maps", type=int, default=11)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, help="1 on a CPU, the library's choice on a GPU")
@@ -58,7 +58,8 @@ def main() -> None:
             precision=options.precision,
         )
 
-    cost = evaluate().manifest["cost"] | {"precision": evaluate().manifest["protocol"]["precision"]}
+    manifest = evaluate().manifest
+    cost = {**manifest["cost"], "precision": manifest["protocol"]["precision"]}
     passes, batch = cost["response_passes"], cost["batch_size"]
     bare = bare_forwards(module, images, passes, batch, cost["precision"])
     bare()

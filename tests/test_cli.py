@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import typer
 from PIL import Image
+from rich.console import Console
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
@@ -204,7 +205,7 @@ class TestEvaluate:
         request += ["--target", 3, "--random-draws", 1, "--batch-size", 5, "--limit", 2]
         told = run("evaluate", *tiny, "--data", folder, "--methods", "rollout", *request, "--json")
         manifest = json.loads(told.stdout)["manifest"]
-        assert manifest["protocol"] == {**choices, "target": "given"}
+        assert manifest["protocol"] == {**choices, "target": "3", "random_draws": 1}
         assert manifest["cost"]["batch_size"] == 5
         assert manifest["data"]["images"] == 2
 
@@ -431,12 +432,14 @@ class TestExplain:
             drawn.update(images=images, maps=maps, scores=rest["scores"])
 
         monkeypatch.setattr("faithscope.report.draw_explanations", draw)
-        run("explain", folder / "0.png", *tiny, "--methods", "random", "--out", folder / "x.png")
+        request = ("--methods", "random,gradient", "--target", 3, "--out", folder / "x.png")
+        run("explain", folder / "0.png", *tiny, *request)
         model = fs.load_model(f"{VIT})", checkpoint=tiny[-1])
-        again = fs.evaluate(
-            model, drawn["images"], (), "saco", maps={"drawn": drawn["maps"]["random"]}
-        )
-        assert drawn["scores"]["random"] == pytest.approx(again.values("drawn", "saco"))
+        maps = {f"drawn {name}": values for name, values in drawn["maps"].items()}
+        again = fs.evaluate(model, drawn["images"], (), "saco", maps=maps, target=3)
+        for name in ("random", "gradient"):
+            expected = again.values(f"drawn {name}", "saco")
+            assert drawn["scores"][name] == pytest.approx(expected)
 
     def test_default_name(
         self, tiny: tuple[object, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -607,18 +610,24 @@ class TestProgress:
         assert [console._clock(s) for s in (0.4, 61, 3661)] == ["0:00", "1:01", "1:01:01"]
 
 
-@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize(
+    ("width", "form"),
+    [
+        (80, "{ci_low:.2f}…{ci_high:.2f}"),
+        (120, "[{ci_low:.3f}, {ci_high:.3f}]"),
+        (200, "{mean:.3f} [{ci_low:.3f}, {ci_high:.3f}]"),
+    ],
+)
 def test_the_table_fits_the_terminal(
-    width: int, tiny: tuple[object, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+    width: int, form: str, tiny: tuple[object, ...], folder: Path
 ) -> None:
-    from rich.console import Console
-
     model = fs.load_model(f"{VIT})", checkpoint=tiny[-1])
     methods = ["integrated_gradients(steps=2)", "input_x_gradient"]
     result = fs.evaluate(model, folder, methods)
     terminal = Console(width=width, force_terminal=True, color_system=None, record=True)
     terminal.print(console._fitting_table(result, terminal))
-    lines = [line.rstrip() for line in terminal.export_text().splitlines()]
-    assert max(map(len, lines)) <= width
-    value = f"{result.values('random', 'saco').mean():.3f}"
-    assert any(value in line for line in lines)  # no number is cut
+    text = terminal.export_text()
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    for row in result.summary().to_pylist():
+        assert form.format(**row) in text
+        assert f"{row['mean']:.3f}" in text
