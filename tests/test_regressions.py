@@ -218,9 +218,9 @@ def test_numbers_of_numpy_are_numbers(vit, tmp_path):
 
 @pytest.mark.parametrize("wrong", [5, 1.5])
 def test_methods_and_metrics_of_no_kind_are_refused(vit, wrong):
-    with refused("Methods are"):
+    with refused("A method is"):
         scored(vit, images(), wrong)
-    with refused("Metrics are"):
+    with refused("A metric is"):
         scored(vit, images(), ["gradient"], metrics=wrong)
 
 

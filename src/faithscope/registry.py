@@ -7,7 +7,7 @@ line. Other packages add entries through entry points.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from keyword import iskeyword
 from typing import Any, Generic, TypeVar
@@ -139,6 +139,19 @@ def split_specs(text: str) -> list[str]:
             parts.append(text[start:position])
             start = position + 1
     return [part.strip() for part in [*parts, text[start:]] if part.strip()]
+
+
+def as_list(kind: str, given: Any, one: type | tuple[type, ...]) -> list[Any]:
+    """Take one thing (an instance of `one`, or a function) or several; give a list.
+
+    >>> as_list("metric", "saco", str), as_list("metric", ("saco", "auc"), str)
+    (['saco'], ['saco', 'auc'])
+    """
+    if isinstance(given, one) or callable(given):
+        return [given]
+    if isinstance(given, Iterable):
+        return list(given)
+    raise FaithscopeError(f"A {kind} is a name, an object or a function, got {given!r}.")
 
 
 def check_options(kind: str, name: str, given: Mapping[str, Any], valid: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.models import AttentionView, Model
-from faithscope.registry import Registry, check_options, format_spec, parse_spec
+from faithscope.registry import Registry, as_list, check_options, format_spec, parse_spec
 
 NEEDS = ("gradient", "attention")
 GRANULARITIES = ("pixel", "patch", "any")
@@ -197,15 +197,8 @@ def resolve_methods(methods: MethodLike | Iterable[MethodLike]) -> list[Method]:
 
     "all" are the papers' methods that are registered, "registered" is everything.
     """
-    wanted: Sequence[MethodLike]
-    if isinstance(methods, str | Method) or callable(methods):
-        wanted = [methods]
-    elif isinstance(methods, Iterable):
-        wanted = list(methods)
-    else:
-        raise FaithscopeError(f"Methods are names, Methods or functions, got {methods!r}.")
     resolved: list[Method] = []
-    for item in wanted:
+    for item in as_list("method", methods, (str, Method)):
         if isinstance(item, Method):
             resolved.append(item)
         elif isinstance(item, str) and item in ("all", "registered"):

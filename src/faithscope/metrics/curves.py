@@ -65,7 +65,7 @@ def area(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CurveMetric(Metric):
-    """A metric of a curve with equally spaced levels."""
+    """A metric of a curve with equally spaced levels: unless it says otherwise, the mean drop."""
 
     steps: int = 10
 
@@ -78,6 +78,14 @@ class CurveMetric(Metric):
     def resolution(self, k: int | str) -> int:
         """The number of steps; SaCo's K has no say in it."""
         return self.steps
+
+    def spans(self, k: int) -> tuple[Span, ...]:
+        """Most relevant first, from intact to empty."""
+        return most_relevant_first(k)
+
+    def score(self, responses: Responses) -> Tensor:
+        """Mean drop over the levels."""
+        return mean_drop(responses.log_p0.exp(), responses.p)
 
 
 @register_metric
@@ -92,14 +100,6 @@ class Aopc(CurveMetric):
     paper: ClassVar[str] = _SACO
     equation: ClassVar[str] = "mean over levels 0…100 % of p0 − p, most relevant first"
 
-    def spans(self, k: int) -> tuple[Span, ...]:
-        """Most relevant first, from intact to empty."""
-        return most_relevant_first(k)
-
-    def score(self, responses: Responses) -> Tensor:
-        """Mean drop."""
-        return mean_drop(responses.log_p0.exp(), responses.p)
-
 
 @register_metric
 @dataclass(frozen=True)
@@ -112,10 +112,6 @@ class LogOdds(CurveMetric):
     in_papers: ClassVar[bool] = True
     paper: ClassVar[str] = _SACO
     equation: ClassVar[str] = "mean over levels 0…100 % of log(p / p0), most relevant first"
-
-    def spans(self, k: int) -> tuple[Span, ...]:
-        """Most relevant first, from intact to empty."""
-        return most_relevant_first(k)
 
     def score(self, responses: Responses) -> Tensor:
         """Mean log-ratio."""
@@ -173,12 +169,7 @@ class Comprehensiveness(CurveMetric):
     equation: ClassVar[str] = "mean over levels 0…100 % of p0 − p, least relevant first"
 
     def spans(self, k: int) -> tuple[Span, ...]:
-        """Least relevant first, from intact to empty."""
         return least_relevant_first(k)
-
-    def score(self, responses: Responses) -> Tensor:
-        """Mean drop."""
-        return mean_drop(responses.log_p0.exp(), responses.p)
 
 
 @register_metric
@@ -193,12 +184,7 @@ class ComprehensivenessEraser(CurveMetric):
     equation: ClassVar[str] = "mean over j ≥ 1 of p0 − p with the top j/steps removed"
 
     def spans(self, k: int) -> tuple[Span, ...]:
-        """Most relevant first, without the intact input."""
         return most_relevant_first(k)[1:]
-
-    def score(self, responses: Responses) -> Tensor:
-        """Mean drop."""
-        return mean_drop(responses.log_p0.exp(), responses.p)
 
 
 @register_metric
@@ -213,12 +199,7 @@ class Sufficiency(CurveMetric):
     equation: ClassVar[str] = "mean over j of p0 − p with all but the top j/steps removed"
 
     def spans(self, k: int) -> tuple[Span, ...]:
-        """From empty to intact, the most relevant units kept."""
         return keep_most_relevant(k)
-
-    def score(self, responses: Responses) -> Tensor:
-        """Mean drop."""
-        return mean_drop(responses.log_p0.exp(), responses.p)
 
 
 @register_metric
@@ -231,10 +212,6 @@ class Deletion(CurveMetric):
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     paper: ClassVar[str] = _RISE
     equation: ClassVar[str] = "trapezoid of p against the share removed, most relevant first"
-
-    def spans(self, k: int) -> tuple[Span, ...]:
-        """Most relevant first, from intact to empty."""
-        return most_relevant_first(k)
 
     def score(self, responses: Responses) -> Tensor:
         """Area under p."""
@@ -253,7 +230,6 @@ class Insertion(CurveMetric):
     equation: ClassVar[str] = "trapezoid of p against the share inserted, most relevant first"
 
     def spans(self, k: int) -> tuple[Span, ...]:
-        """From empty to intact, the most relevant units kept."""
         return keep_most_relevant(k)
 
     def score(self, responses: Responses) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from faithscope.errors import FaithscopeError
 from faithscope.perturb import Span, most_relevant_first
-from faithscope.registry import Registry, check_options, format_spec, parse_spec
+from faithscope.registry import Registry, as_list, check_options, format_spec, parse_spec
 
 METRICS: Registry[type[Metric]] = Registry("metric", group="faithscope.metrics")
 
@@ -154,15 +154,8 @@ MetricLike = str | Metric | Callable[[Responses], Tensor]
 
 def resolve_metrics(metrics: MetricLike | Iterable[MetricLike]) -> list[Metric]:
     """Turn names, objects and functions into metrics; "all" = the papers', "registered" = every."""
-    wanted: Sequence[MetricLike]
-    if isinstance(metrics, str | Metric) or callable(metrics):
-        wanted = [metrics]
-    elif isinstance(metrics, Iterable):
-        wanted = list(metrics)
-    else:
-        raise FaithscopeError(f"Metrics are names, Metrics or functions, got {metrics!r}.")
     resolved: list[Metric] = []
-    for item in wanted:
+    for item in as_list("metric", metrics, (str, Metric)):
         if isinstance(item, Metric):
             resolved.append(item)
         elif isinstance(item, str) and item in ("all", "registered"):
