@@ -167,9 +167,8 @@ class TestEvaluate:
         ]
         assert "saco ↑" in result.stdout
         assert "log_odds ↓" in result.stdout
-        assert "random attribution of the same granularity" in result.stdout
-        assert "2 methods" in result.stdout  # the headline
-        assert "• rollout " in result.stdout
+        assert "4 images are too few for a verdict" in result.stdout
+        assert "cannot be told" not in result.stdout
 
     def test_json_is_all_of_stdout_and_agrees_with_the_saved_result(
         self, tiny: tuple[object, ...], folder: Path, tmp_path: Path

@@ -238,3 +238,22 @@ def test_an_error_does_not_wait_for_a_slow_loader(vit):
     with pytest.raises(ZeroDivisionError):
         scored(vit, slow(), [broken])
     assert time.perf_counter() - started < 25
+
+
+def test_too_few_images_get_no_verdict(vit):
+    few, enough = (scored(vit, images(count), ["gradient"]) for count in (5, 6))
+    assert few.verdicts() == [] and "too few for a verdict" in few.headline()
+    assert "at least 6" in few.headline()
+    assert enough.verdicts() and "too few" not in enough.headline()
+
+
+def test_the_manifest_says_where_the_weights_come_from():
+    name = "timm:vit_tiny_patch16_224(img_size=32, depth=1)"
+    model = fs.load_model(name, pretrained=False, device="cpu")
+    said = scored(model, images(1, 32).float(), ["gradient"]).manifest["model"]
+    assert (said["name"], said["weights"]) == (name, "random")
+
+
+def test_results_and_models_print_in_one_line(vit):
+    result = scored(vit, images(), ["gradient"])
+    assert "\n" not in repr(result) + repr(fs.wrap(vit))

@@ -275,7 +275,9 @@ def _heading(result: Result) -> list[str]:
         protocol["precision"],
         f"seed {protocol['seed']}",
     )
-    return [f"{model['name']} on {images} of {data['name']}{right}", " · ".join(choices)]
+    untrained = ", random weights," if model["weights"] == "random" else ""
+    title = f"{model['name']}{untrained} on {images} of {data['name']}{right}"
+    return [title, " · ".join(choices)]
 
 
 def _fitting_table(result: Result, out: Console) -> Table:

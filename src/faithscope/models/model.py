@@ -24,7 +24,7 @@ class Model:
 
     `transform` turns a PIL image into the model's input [C, H, W]; `mean` and `std` are its
     normalisation; `patch_size` is in pixels; `vit` is the view of its attention, or a sentence
-    saying what was not found.
+    saying what was not found; `weights` says where its weights come from.
     """
 
     module: nn.Module
@@ -36,7 +36,12 @@ class Model:
     classes: tuple[str, ...] | None = None
     patch_size: tuple[int, int] | None = None
     vit: ViTView | str = ""
+    weights: str = "as given"
     _hashed: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        kind = "a ViT" if isinstance(self.vit, ViTView) else "not known as a ViT"
+        return f"Model({self.name}, {self.input_size}, {kind}, weights {self.weights})"
 
     @property
     def device(self) -> torch.device:

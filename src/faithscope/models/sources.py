@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ def load_model(
     if state is not None:
         load_state(model.module, state, str(checkpoint))
     model.module.eval()
-    return model.to(chosen)
+    weights = "pretrained" if fetch else "random" if state is None else f"checkpoint {checkpoint}"
+    return replace(model, name=name, weights=weights).to(chosen)
 
 
 def wrap(
@@ -353,7 +355,8 @@ def _fetch(name: str, build: Callable[[], Any]) -> Any:
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else "no reason"
         raise FaithscopeError(
             f"'{name}' could not be loaded ({type(error).__name__}: {reason}): without a network "
-            "give a local folder or checkpoint=FILE, or pretrained=False for random weights."
+            "give a local folder or checkpoint=FILE (--checkpoint FILE), or pretrained=False "
+            "(--no-pretrained) for random weights."
         ) from None
 
 

@@ -128,6 +128,7 @@ def manifest(
         "protocol": asdict(job.protocol),
         "model": {
             "name": model.name,
+            "weights": model.weights,
             "fingerprint": model.fingerprint,
             "mean": model.mean,
             "std": model.std,

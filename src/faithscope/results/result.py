@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -78,6 +79,13 @@ class Result:
     samples: pa.Table
     manifest: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        model, data = self.manifest["model"]["name"], self.manifest["data"]["name"]
+        return (
+            f"Result({model} on {self.samples.num_rows} images of {data}: "
+            f"{len(self.methods)} methods, {len(self.metrics)} metrics)"
+        )
+
     @property
     def methods(self) -> list[str]:
         """Method labels in the order they were asked for."""
@@ -126,6 +134,13 @@ class Result:
     def headline(self) -> str:
         """The run in one sentence."""
         tested = self._tested()
+        compared = [row for row in self._summary if not np.isnan(row["p_vs_random"])]
+        if compared and not tested:
+            return (
+                f"{self.samples.num_rows} images are too few for a verdict: "
+                f"{len(compared)} comparisons with random attribution need at least "
+                f"{images_needed(len(compared))}."
+            )
         if not tested:
             return "Nothing was compared with random attribution."
         wins = {
@@ -216,10 +231,12 @@ class Result:
                     }
                 )
         adjusted = holm(paired_p_values(np.stack(differences, axis=1)))
+        enough = images_needed(int((~np.isnan(adjusted)).sum()))
         for row, p_value in zip(rows, adjusted, strict=True):
             better = self.manifest["metrics"][row["metric"]]["higher_is_better"]
             row["p_vs_random"] = float(p_value)
-            row["verdict"] = _compare(row["difference"], p_value, better)
+            judged = row["n"] >= enough
+            row["verdict"] = _compare(row["difference"], p_value, better) if judged else ""
         return rows
 
     def _tested(self) -> dict[str, list[dict[str, Any]]]:
@@ -228,6 +245,18 @@ class Result:
             if row["verdict"]:
                 tested.setdefault(row["method"], []).append(row)
         return tested
+
+
+def images_needed(comparisons: int) -> int:
+    """The fewest samples with which any of so many comparisons can come out significant.
+
+    With n samples the smallest p-value of a sign-flip test is 2 / 2^n, which Holm's correction
+    multiplies by the number of comparisons.
+
+    >>> images_needed(25)
+    10
+    """
+    return 1 + math.ceil(math.log2(max(1, comparisons) / SIGNIFICANT))
 
 
 def load_result(folder: str | Path) -> Result:
