@@ -385,7 +385,7 @@ def explain(
             if what == "predicted" or named != classes["predicted"]:
                 say(f"{what}: {named['name']}, {named['probability']:.1%}")
         show_scores(scores.values())
-        say("SaCo lies between -1 and 1; salience drawn at random scores about 0.", "dim")
+        say("SaCo lies between -1 and 1; random salience averages 0, but not on one image.", "dim")
     with waiting("drawing"):
         _draw(loaded, inputs, chosen, result, path, [0])
     if not as_json:
