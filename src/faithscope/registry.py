@@ -71,13 +71,18 @@ class Registry(Generic[T]):
                 self._items[point.name] = loaded
 
 
+_TRUTH = {"true": True, "false": False}
+
+
 def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     """Split ``name(option=value, …)`` into the name and its options.
 
-    Values are Python literals; a bare word is a string.
+    Values are Python literals; a bare word is a string, but true and false are what they say.
 
     >>> parse_spec("saco(weight=ratio, k=5)")
     ('saco', {'weight': 'ratio', 'k': 5})
+    >>> parse_spec("attention(layers=last, gradient=true)")
+    ('attention', {'layers': 'last', 'gradient': True})
     >>> parse_spec("captum:Saliency")
     ('captum:Saliency', {})
     """
@@ -97,7 +102,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
             raise complaint
         try:
             options[keyword.arg] = (
-                keyword.value.id
+                _TRUTH.get(keyword.value.id, keyword.value.id)
                 if isinstance(keyword.value, ast.Name)
                 else ast.literal_eval(keyword.value)
             )
@@ -120,8 +125,10 @@ def format_spec(name: str, options: Mapping[str, Any]) -> str:
 
 def _written(value: Any) -> Any:
     """Quote a string unless it is a bare word that `parse_spec` reads as the same string."""
+    if isinstance(value, bool):
+        return str(value).lower()
     bare = not isinstance(value, str) or (
-        value.isascii() and value.isidentifier() and not iskeyword(value)
+        value.isascii() and value.isidentifier() and not iskeyword(value) and value not in _TRUTH
     )
     return value if bare else repr(value)
 
@@ -161,3 +168,7 @@ def check_options(kind: str, name: str, given: Mapping[str, Any], valid: Mapping
             if not valid:
                 raise FaithscopeError(f"The {kind} '{name}' takes no options, got '{option}'.")
             raise unknown(f"option of {kind} '{name}'", option, valid)
+        if isinstance(valid[option], bool) and not isinstance(given[option], bool):
+            raise FaithscopeError(
+                f"The option '{option}' of {kind} '{name}' is true or false, got {given[option]!r}."
+            )
