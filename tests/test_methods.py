@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate
 import faithscope as fs
 from conftest import FIXTURES
 from faithscope.methods import METHODS
-from faithscope.methods.evidence import gather
+from faithscope.methods.trace import gather
 from faithscope.models import PassCounter
 from faithscope.perturb import to_pixels
 from families import FAMILIES, Family, images_of, refused, seeded, timm_vit
@@ -170,11 +170,12 @@ def test_every_method_runs_on_every_family_in_both_units(family: Family):
     for units, shape in (("pixels", family.size), ("patches", family.grid)):
         maps = fs.explain(model, images, "registered", units=units)
         assert set(maps) == set(METHODS)
-        for values in maps.values():
+        for name, values in maps.items():
             assert values.shape == (2, *shape)
             assert values.dtype == torch.float64
             assert values.isfinite().all()
-            assert (values.flatten(1).std(1) > 0).all()
+            if name != "grad_cam":  # all of its map may be clamped at 0
+                assert (values.flatten(1).std(1) > 0).all()
 
 
 @every_method
@@ -186,7 +187,7 @@ def test_a_batch_gives_what_one_by_one_gives(name: str, method: str):
     for index in range(len(images)):
         one = slice(index, index + 1)
         alone = fs.explain(module, images[one], method, target=target[one])
-        torch.testing.assert_close(together[one], alone, rtol=0, atol=1e-10)
+        assert (together[one] - alone).abs().max() <= 1e-10 * alone.abs().max()
 
 
 def test_attention_methods_do_not_depend_on_the_class_and_the_others_do():
@@ -590,7 +591,7 @@ def test_a_method_of_another_package_is_found_through_its_entry_point(monkeypatc
         ),
         (
             lambda: fs.register_method("x", granularity="pixel", needs=["grad"]),
-            ["evidence 'grad'", "attention, gradient"],
+            ["evidence 'grad'", "anatomy, attention"],
         ),
     ],
 )

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import faithscope as fs
-from faithscope.methods.evidence import gather
+from faithscope.methods.trace import gather
 from faithscope.models import BUNDLE, AttentionView, Model
 from families import (
     CLASSES,

@@ -14,7 +14,7 @@ from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, 
 from faithscope.engine import check_classes
 from faithscope.errors import FaithscopeError, choose
 from faithscope.evaluation import Advance, ModelLike, prepare
-from faithscope.methods import Method, MethodLike, explain_batch, resolve_methods
+from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.perturb import UNITS, UPSAMPLES, to_patches, to_pixels
@@ -64,19 +64,21 @@ def explain(
     size = (images.shape[-2], images.shape[-1])
     goal = _explain_target(images, target)
     pairs = [(method, 0) for method in chosen]
-    parts = []
     try:
-        for start in range(0, len(images), EXPLAIN_BATCH):
-            part = images[start : start + EXPLAIN_BATCH]
-            aim = None if goal is None else goal[start : start + EXPLAIN_BATCH]
-            keys = image_digests(part)
-            parts.append(explain_batch(model, part, aim, pairs, keys=keys, seed=seed))
+        maps, _, _ = explain_images(
+            model,
+            images,
+            goal,
+            pairs,
+            keys=image_digests(images),
+            seed=seed,
+            batch_size=EXPLAIN_BATCH,
+        )
     except FaithscopeError:
         raise
     except (RuntimeError, AssertionError, ValueError, IndexError):
         _check_fit(model, images, goal)
         raise
-    maps = [torch.cat(column) for column in zip(*parts, strict=True)]
     by_label = {
         method.label: to_pixels(values, size, upsample)
         if units == "pixels"

@@ -91,13 +91,12 @@ def traits(entry: Entry) -> str:
 
 
 def _method(method: Method) -> Entry:
-    parameters = inspect.signature(method.function).parameters.values()
     return {
         "name": method.name,
         "summary": method.summary,
         "granularity": method.granularity,
         "needs": sorted(method.needs),
-        "options": {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY},
+        "options": method.defaults,
         "in_papers": method.in_papers,
         "is_random": method.is_random,
     }

@@ -276,9 +276,7 @@ def _columns(
     """One column per method, per given map and per draw of random attribution."""
     grid = model.grid(images.shape[-2], images.shape[-1])
     for method in methods:
-        if "attention" in method.needs:
-            model.require_vit(f"The method '{method.label}'")
-            model.require_grid(images, f"The method '{method.label}'")
+        method.check(model, images)
     for name, maps in given.items():
         shape, size = tuple(maps.shape[1:]), tuple(images.shape[-2:])
         if shape not in (size, grid):

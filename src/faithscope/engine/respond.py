@@ -11,6 +11,7 @@ from torch import Tensor
 
 from faithscope.engine.precision import Forward, log_probabilities
 from faithscope.errors import FaithscopeError
+from faithscope.models.memory import OUT_OF_MEMORY, halve
 from faithscope.perturb import Fill, unit_mask_to_pixels
 
 Advance = Callable[[int], None]
@@ -110,8 +111,9 @@ class Responder:
                 part = rows[done : done + size]
                 try:
                     kept.append(self._answers(make(part), part, target, check))
-                except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
-                    self.batch_size = self.halved(size, error)
+                except OUT_OF_MEMORY as error:
+                    self.batch_size = halve(size, error)
+                    self.halvings += 1
                     continue
                 done += size
                 self.passes += size
@@ -130,20 +132,6 @@ class Responder:
             check_classes(chosen, log_p.shape[1])
         return log_p.gather(1, chosen[:, None])[:, 0], top1
 
-    def halved(self, size: int, error: Exception) -> int:
-        """Half of a batch for which memory ran out; any other error is not ours to swallow."""
-        if not is_out_of_memory(error):
-            raise error
-        if size <= 1:
-            raise FaithscopeError(
-                "Memory ran out on a single image: use a smaller model, a lower precision or "
-                "another device."
-            ) from None
-        self.halvings += 1
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        return size // 2
-
 
 def check_classes(chosen: Tensor, classes: int) -> None:
     """Refuse a target that is not a class of the model."""
@@ -153,13 +141,6 @@ def check_classes(chosen: Tensor, classes: int) -> None:
             f"The class {low if low < 0 else high} is not a class of the model: its classes are "
             f"0 to {classes - 1}."
         )
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Tell an out-of-memory error of a GPU or of the CPU's allocator from other errors."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def balanced(count: int, most: int) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from faithscope.data import Batch
 from faithscope.engine.plan import Plan
-from faithscope.engine.shard import Answers, Job, Ranked
+from faithscope.engine.shard import Answers, Column, Job, Ranked
 from faithscope.errors import FaithscopeError
 from faithscope.metrics import Metric, Responses
 
@@ -114,16 +114,22 @@ def _score(
         undefined = ranked.finite & values.isnan() & ~broken
         values[undefined] = replacement
         values[broken] = torch.nan
+        imprecise = torch.tensor([_is_imprecise(column) for column in job.columns])
         marks = (
             (~ranked.finite, "nan_map"),
             (constant, "degenerate"),
             (undefined & ~constant, reason),
             (broken, "nan_response"),
             (few, "few_units"),
+            (imprecise.expand_as(few), "low_precision"),
         )
         scores[metric.label], ks[metric.label] = values, used
         flags[metric.label] = _flags(marks)
     return scores, ks, flags
+
+
+def _is_imprecise(column: Column) -> bool:
+    return column.method is not None and column.method.is_imprecise
 
 
 def _scored(job: Job, metric: Metric, part: PlanResponses, log_p0: Tensor, truth: Tensor) -> Tensor:

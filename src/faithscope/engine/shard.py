@@ -13,7 +13,7 @@ from faithscope.data import Batch
 from faithscope.engine.plan import Plan, plan_map
 from faithscope.engine.respond import Responder, Rows, Subject, check_classes
 from faithscope.errors import FaithscopeError
-from faithscope.methods import Method, explain_batch
+from faithscope.methods import Method, explain_images
 from faithscope.metrics import AUTO_K, Metric, auto_k
 from faithscope.models import Model, PassCounter, cannot_run, undisturbed
 from faithscope.perturb import (
@@ -206,31 +206,23 @@ def _clock(device: torch.device) -> float:
 def _explain(
     job: Job, batch: Batch, images: Tensor, target: Tensor, wanted: list[tuple[Method, int]]
 ) -> list[Tensor]:
-    """Run the methods in batches that fit in memory."""
-    parts: list[list[Tensor]] = []
-    counter, done, started = PassCounter(), 0, _clock(images.device)
+    """Run the methods in batches that fit in memory, and note what that cost."""
+    counter, started = PassCounter(), _clock(images.device)
     with counter.watch(job.model.module):
-        while done < len(images):
-            size = min(job.explain_batch_size, len(images) - done)
-            part = slice(done, done + size)
-            try:
-                maps = explain_batch(
-                    job.model,
-                    images[part],
-                    target[part],
-                    wanted,
-                    keys=batch.keys[part],
-                    seed=job.protocol.seed,
-                    batch_size=job.explain_batch_size,
-                )
-            except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
-                job.explain_batch_size = job.responder.halved(size, error)
-                continue
-            parts.append(maps)
-            done += size
+        maps, fitting, halvings = explain_images(
+            job.model,
+            images,
+            target,
+            wanted,
+            keys=batch.keys,
+            seed=job.protocol.seed,
+            batch_size=job.explain_batch_size,
+        )
+    job.explain_batch_size = fitting
+    job.responder.halvings += halvings
     job.explanation_passes += counter.count
     job.explain_seconds += _clock(images.device) - started
-    return [torch.cat(column) for column in zip(*parts, strict=True)]
+    return maps
 
 
 def _rank(job: Job, maps: Sequence[Tensor], images: Tensor) -> Ranked:

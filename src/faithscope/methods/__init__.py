@@ -1,10 +1,9 @@
 """Explanation methods: the evidence each one needs, and its map as a short function."""
 
-from faithscope.methods.evidence import explain_batch
+from faithscope.methods.evidence import Evidence, Layer
+from faithscope.methods.explain import explain_batch, explain_images
 from faithscope.methods.method import (
     METHODS,
-    Evidence,
-    Layer,
     Method,
     MethodLike,
     layer_method,
@@ -14,7 +13,7 @@ from faithscope.methods.method import (
 )
 
 # Importing a file registers its methods; the order here is the order in tables.
-from faithscope.methods import gradient, attention, random  # noqa: F401  # isort: skip
+from faithscope.methods import gradient, attention, lrp, conservative, random  # noqa: F401  # isort: skip
 
 __all__ = [
     "METHODS",
@@ -23,6 +22,7 @@ __all__ = [
     "Method",
     "MethodLike",
     "explain_batch",
+    "explain_images",
     "layer_method",
     "method",
     "register_method",

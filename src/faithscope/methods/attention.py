@@ -1,17 +1,90 @@
-"""Methods that read attention probabilities: steps over the blocks, last first."""
+"""Methods that read attention and its gradient: steps over the blocks, last first.
+
+A step takes the row of the product so far, [B, N], and one block, and returns the next row. The
+product of all blocks' matrices, read in the row of the class token, needs only this one row.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from faithscope.errors import FaithscopeError
-from faithscope.methods.method import Layer, layer_method
+from faithscope.errors import FaithscopeError, choose
+from faithscope.methods.evidence import Layer
+from faithscope.methods.method import layer_method
+
+LAYERS = ("last", "all")
+AGGREGATES = ("auto", "normalised", "product", "sum")
+CLAMPS = ("heads", "mean", "none")
+SOURCES = ("received", "readout")
+PAIRINGS = ("aligned", "published")
+
+GRADIENT = ("attention", "attention_gradient")
 
 
-def _times(row: Tensor, matrix: Tensor) -> Tensor:
+def _if_gradient(*, gradient: bool, **_: object) -> tuple[str, ...]:
+    return GRADIENT if gradient else GRADIENT[:1]
+
+
+def roll(row: Tensor, matrix: Tensor) -> Tensor:
     """Row vector times matrix, batched: [B, N], [B, N, N] -> [B, N]."""
     return (row[:, None] @ matrix)[:, 0]
+
+
+def head_mean(attention: Tensor) -> Tensor:
+    """Mean over heads: [B, heads, N, N] -> [B, N, N]."""
+    return attention.mean(dim=1)
+
+
+def positive(values: Tensor) -> Tensor:
+    """Negative entries set to 0."""
+    return values.clamp(min=0)
+
+
+def normalised_roll(row: Tensor, matrix: Tensor) -> Tensor:
+    """One step of rollout: the identity is added and each row divided by its sum."""
+    mixed = matrix + torch.eye(matrix.shape[-1], device=matrix.device, dtype=matrix.dtype)
+    return roll(row, mixed / mixed.sum(-1, keepdim=True))
+
+
+def check_start(method: str, start_layer: object, layer: Layer) -> None:
+    """Refuse a block to start from that is not there."""
+    if not isinstance(start_layer, int) or not 0 <= start_layer < layer.depth:
+        raise FaithscopeError(
+            f"{method}'s start_layer must be a block from 0 to {layer.depth - 1}, got "
+            f"{start_layer}."
+        )
+
+
+def weighted_attention(layer: Layer, clamp: str = "heads") -> Tensor:
+    """Gradient times attention [B, N, N], clamped at 0 before or after the mean over heads."""
+    product = layer.attention_gradient * layer.attention
+    if clamp == "heads":
+        return head_mean(positive(product))
+    mean = head_mean(product)
+    return positive(mean) if clamp == "mean" else mean
+
+
+@layer_method("grad_cam", needs=GRADIENT, in_papers=True)
+def grad_cam(row: Tensor, layer: Layer, *, clamp: bool = True, minmax: bool = False) -> Tensor:
+    r"""Last block's attention, heads weighted by their mean gradient over the patches.
+
+    .. math:: \Big( \mathbb{E}_h \, \overline{G}_h \, A_{L-1}[h, \mathrm{CLS}] \Big)^+,
+        \qquad \overline{G}_h = \mathrm{mean}_j \, G_{L-1}[h, \mathrm{CLS}, j]
+
+    With `minmax` the map is scaled to [0, 1] as the published program does; a constant one is NaN.
+    """
+    if not layer.is_last:
+        return row
+    gradient = (row[:, None, None] @ layer.attention_gradient)[..., 0, layer.prefix_tokens :]
+    attention = (row[:, None, None] @ layer.attention)[..., 0, :]
+    found = (gradient.mean(-1, keepdim=True) * attention).mean(1)
+    found = positive(found) if clamp else found
+    if not minmax:
+        return found
+    patches = found[:, layer.prefix_tokens :]
+    low, high = patches.amin(1, keepdim=True), patches.amax(1, keepdim=True)
+    return (found - low) / (high - low)
 
 
 @layer_method("raw_attention", in_papers=True)
@@ -20,9 +93,7 @@ def raw_attention(row: Tensor, layer: Layer) -> Tensor:
 
     .. math:: \mathbb{E}_h A_{L-1}[\mathrm{CLS}]
     """
-    if layer.index < layer.depth - 1:
-        return row
-    return _times(row, layer.attention.mean(1))
+    return roll(row, head_mean(layer.attention)) if layer.is_last else row
 
 
 @layer_method("rollout", in_papers=True)
@@ -31,12 +102,123 @@ def rollout(row: Tensor, layer: Layer, *, start_layer: int = 0) -> Tensor:
 
     .. math:: M_l = \mathrm{rownorm}(\mathbb{E}_h A_l + I), \qquad J = M_{L-1} \cdots M_0
     """
-    if not isinstance(start_layer, int) or not 0 <= start_layer < layer.depth:
-        raise FaithscopeError(
-            f"rollout's start_layer must be a block from 0 to {layer.depth - 1}, got {start_layer}."
-        )
+    check_start("rollout", start_layer, layer)
     if layer.index < start_layer:
         return row
-    mixed = layer.attention.mean(1)
-    mixed = mixed + torch.eye(mixed.shape[-1], device=mixed.device, dtype=mixed.dtype)
-    return _times(row, mixed / mixed.sum(-1, keepdim=True))
+    return normalised_roll(row, head_mean(layer.attention))
+
+
+@layer_method("transformer_mm", needs=GRADIENT, in_papers=True)
+def transformer_mm(row: Tensor, layer: Layer) -> Tensor:
+    r"""Gradient times attention, rolled out over all blocks (Chefer et al. 2021, bi-modal).
+
+    .. math:: B_l = \mathbb{E}_h (G_l \odot A_l)^+, \qquad R \leftarrow R + B_l R
+    """
+    return row + roll(row, weighted_attention(layer))
+
+
+@layer_method("attcat", needs=("attention", "stream_gradient"), in_papers=True)
+def attcat(
+    row: Tensor, layer: Layer, *, stream: str = "input", attention: str = "received"
+) -> Tensor:
+    r"""Tokens times their gradient, weighted by the attention they receive, summed over blocks.
+
+    .. math:: \sum_l a_l[j] \sum_d h_l[j, d] \, \frac{\partial f_t}{\partial h_l[j, d]},
+        \qquad a_l[j] = \mathrm{mean}_{h, i} \, A_l[h, i, j]
+
+    `stream` takes the tokens at the block's "input" or "output"; `attention` is what each token
+    "received" from all, or what the "readout" token paid it (Qiang et al. 2022).
+    """
+    choose("attcat's attention", attention, SOURCES)
+    tokens, gradient = layer.stream(stream)
+    mean = head_mean(layer.attention)
+    weight = mean.mean(1) if attention == "received" else roll(layer.readout, mean)
+    found = weight * (tokens * gradient).sum(-1)
+    return found if layer.is_last else row + found
+
+
+@layer_method("gradient_rollout", needs=_if_gradient)
+def gradient_rollout(
+    row: Tensor,
+    layer: Layer,
+    *,
+    discard: float = 0.9,
+    gradient: bool = True,
+    pairing: str = "aligned",
+) -> Tensor:
+    r"""Rollout of attention times gradient, smallest entries discarded (Gildenblat 2020).
+
+    .. math:: M_l = \big( \mathbb{E}_h A_l \odot G_l \big)^+, \qquad
+        \tfrac12 (M_l + I)_{ij} \Big/ \sum_k \tfrac12 (M_l + I)_{jk}
+
+    As published, column j is divided by the sum of *row* j, and the map by its maximum. The
+    published class pairs block l with the gradient of block L-1-l; `pairing="published"` does so,
+    too. Without `gradient`, :math:`M_l = \mathbb{E}_h A_l`.
+    """
+    choose("gradient_rollout's pairing", pairing, PAIRINGS)
+    if not 0 <= discard < 1:
+        raise FaithscopeError(f"gradient_rollout discards a share from 0 to 1, got {discard}.")
+    matrix = layer.attention
+    if gradient:
+        partner = layer if pairing == "aligned" else layer.other(layer.depth - 1 - layer.index)
+        matrix = positive(head_mean(matrix * partner.attention_gradient))
+    else:
+        matrix = head_mean(matrix)
+    matrix = _discard_smallest(matrix, discard, keep_first=not gradient)
+    mixed = (matrix + torch.eye(matrix.shape[-1], device=row.device, dtype=row.dtype)) / 2
+    row = roll(row, mixed / mixed.sum(-1)[:, None])
+    if layer.index:
+        return row
+    top = row[:, layer.prefix_tokens :].amax(1, keepdim=True)
+    return row / top.masked_fill(top == 0, 1)
+
+
+def _discard_smallest(matrix: Tensor, share: float, *, keep_first: bool) -> Tensor:
+    """Set the smallest entries of each matrix to 0; the published rollout spares entry 0."""
+    flat = matrix.flatten(1)
+    smallest = flat.topk(int(flat.shape[1] * share), dim=1, largest=False).indices
+    dropped = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, smallest, True)
+    if keep_first:
+        dropped[:, 0] = False
+    return flat.masked_fill(dropped, 0).reshape_as(matrix)
+
+
+@layer_method("attention", needs=_if_gradient)
+def attention(
+    row: Tensor,
+    layer: Layer,
+    *,
+    layers: str = "all",
+    gradient: bool = False,
+    aggregate: str = "auto",
+    clamp: str = "heads",
+) -> Tensor:
+    r"""The ablation family: last block or all, without or with gradient.
+
+    ================== ========================================= =================================
+    ..                 gradient=false                            gradient=true
+    ================== ========================================= =================================
+    layers="last"      :math:`\mathbb{E}_h A_{L-1}` (raw          :math:`\mathbb{E}_h (G A)_{L-1}^+`
+                       attention)
+    layers="all"       rownorm :math:`(\mathbb{E}_h A_l + I)`     :math:`I + \mathbb{E}_h (G A)_l^+`
+                       multiplied (rollout)                       multiplied (Transformer-MM)
+    ================== ========================================= =================================
+
+    `aggregate` says how blocks are joined: by the "normalised" product, the plain "product" or the
+    "sum"; "auto" is the table above. `clamp` sets negative values to 0 in each of the "heads",
+    after their "mean", or not at all ("none").
+    """
+    choose("attention's layers", layers, LAYERS)
+    choose("attention's aggregate", aggregate, AGGREGATES)
+    choose("attention's clamp", clamp, CLAMPS)
+    if layers == "last" and not layer.is_last:
+        return row
+    matrix = weighted_attention(layer, clamp) if gradient else head_mean(layer.attention)
+    if layers == "last":
+        return roll(row, matrix)
+    if aggregate == "sum":
+        found = roll(layer.readout, matrix)
+        return found if layer.is_last else row + found
+    if aggregate == "normalised" or (aggregate == "auto" and not gradient):
+        return normalised_roll(row, matrix)
+    return row + roll(row, matrix)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError, unknown
-from faithscope.methods.method import Evidence, Method
+from faithscope.methods.evidence import Evidence
+from faithscope.methods.method import Method
 from faithscope.models import Model
 
 _GIVEN = {"self", "forward_func", "model", "inputs", "target", "kwargs"}

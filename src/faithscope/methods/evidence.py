@@ -1,180 +1,186 @@
-"""Gathering evidence: one traced pass serves every method that needs the same."""
+"""Evidence: what one traced pass left behind, as methods read it.
+
+A block's attention, its gradient and its relevance are large, so they are recomputed from what the
+trace kept when a method asks for them, block by block, last block first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from faithscope.errors import FaithscopeError
-from faithscope.methods.method import Evidence, Method
-from faithscope.models import Model, ViTView, undisturbed
+from faithscope.errors import FaithscopeError, choose
+from faithscope.methods.relevance import Sweep
+from faithscope.models import Model, ViTView
 
-Trace = tuple[tuple[Tensor, Tensor], ...]
+NEEDS = {
+    "gradient": "d logit_target / d images",
+    "attention": "attention probabilities of every block",
+    "attention_gradient": "d logit_target / d attention probabilities",
+    "stream": "the tokens between blocks",
+    "stream_gradient": "d logit_target / d tokens between blocks",
+    "anatomy": "every part of the model, to recompute it differently",
+    "relevance": "LRP relevance, made in float64",
+}
+"""What a method may declare that it reads."""
 
 
-def explain_batch(
-    model: Model,
-    images: Tensor,
-    target: Tensor | None,
-    methods: Sequence[tuple[Method, int]],
-    *,
-    keys: Sequence[str],
-    seed: int = 0,
-    batch_size: int = 64,
-) -> list[Tensor]:
-    """Explain one batch by several (method, random draw) pairs, sharing what they need.
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What one forward pass, and one backward pass where gradients are needed, left behind.
 
-    Without a target the predicted class is explained, as the traced pass predicts it.
-
-    Returns:
-        One tensor of maps per pair, [B, H, W] or [B, h, w], detached.
+    Of every attention module what it got and gave, of every block the tokens that entered and of
+    the last those that left (`stream`); all [B, N, D], first block first. `patches` [B, P, D] left
+    the patch projection, `embedded` [B, N, D] is the sum with the positions.
     """
-    needs = frozenset[str]().union(*(method.needs for method, _ in methods))
-    with (
-        torch.inference_mode(False),
-        torch.autocast(images.device.type, enabled=False),
-        undisturbed(model.module),
-    ):
-        evidence = gather(model, images, target, needs, keys=keys, seed=seed, batch_size=batch_size)
-        rows = _walk_layers(evidence, [method for method, _ in methods if method.by_layer])
-        maps = []
-        for method, draw in methods:
-            if method.by_layer:
-                made = _row_to_map(evidence, rows[method.label], method)
-            else:
-                made = method.function(replace(evidence, draw=draw), **method.options)
-            maps.append(_checked_shape(made.detach(), evidence, method))
-    return maps
+
+    logits: Tensor
+    attention_inputs: tuple[Tensor, ...] = ()
+    attention_outputs: tuple[Tensor, ...] = ()
+    attention_gradients: tuple[Tensor, ...] = ()
+    stream: tuple[Tensor, ...] = ()
+    stream_gradients: tuple[Tensor, ...] = ()
+    patches: Tensor | None = None
+    embedded: Tensor | None = None
+    input_gradient: Tensor | None = None
 
 
-def gather(
-    model: Model,
-    images: Tensor,
-    target: Tensor | None,
-    needs: frozenset[str],
-    *,
-    keys: Sequence[str],
-    seed: int,
-    batch_size: int,
-) -> Evidence:
-    """Run at most one forward and one backward pass, recording what is needed."""
-    images = images.detach().to(model.dtype).clone()  # what inference mode made has no gradients
-    target = None if target is None else target.clone()
-    if target is not None and not needs:
-        return Evidence(model, images, target, keys, seed, batch_size=batch_size)
-    vit = model.require_vit("Attention") if "attention" in needs else None
-    with_gradient = "gradient" in needs
-    inputs = images.clone().requires_grad_(with_gradient)
-    with torch.set_grad_enabled(with_gradient), recording(vit) as records:
-        logits = model.logits(inputs)
-        gradient = None
-        if target is None:
-            target = logits.detach().argmax(-1)
-        if with_gradient:
-            chosen = logits.gather(1, target[:, None]).sum()
-            (gradient,) = torch.autograd.grad(chosen, inputs)
-    trace = None if vit is None else _ordered(records, vit, model, images)
-    return Evidence(
-        model,
-        images,
-        target,
-        keys,
-        seed,
-        batch_size=batch_size,
-        gradient=gradient,
-        trace=trace,
-    )
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One block of the ViT, seen by a layer method; evidence is made when it is asked for."""
 
+    index: int
+    evidence: Evidence
 
-@contextmanager
-def recording(vit: ViTView | None) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
-    """Record what goes into and comes out of each attention module; hooks are gone afterwards."""
-    records: dict[int, tuple[Tensor, Tensor]] = {}
-    handles = []
+    @property
+    def depth(self) -> int:
+        """How many blocks there are."""
+        return len(self.evidence.vit.attentions)
 
-    def recorder(index: int) -> Any:
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            tokens = args[0] if args else next(iter(kwargs.values()))
-            returned = output[0] if isinstance(output, tuple) else output
-            records[index] = (tokens.detach(), returned.detach())
+    @property
+    def is_last(self) -> bool:
+        """Whether this is the block next to the head, the first that is visited."""
+        return self.index == self.depth - 1
 
-        return hook
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens before the patches."""
+        return self.evidence.vit.prefix_tokens
 
-    try:
-        for index, view in enumerate(() if vit is None else vit.attentions):
-            hook = recorder(index)
-            handles.append(view.module.register_forward_hook(hook, with_kwargs=True))
-        yield records
-    finally:
-        for handle in handles:
-            handle.remove()
+    @property
+    def readout(self) -> Tensor:
+        """The weights with which the head reads the tokens, [B, N]."""
+        return self.evidence.readout
 
-
-def _ordered(
-    records: dict[int, tuple[Tensor, Tensor]], vit: ViTView, model: Model, images: Tensor
-) -> Trace:
-    """Check that every block was seen, in order, with prefix + grid tokens."""
-    if list(records) != list(range(len(vit.attentions))):
-        raise FaithscopeError(
-            f"{model.name} ran {len(records)} of its {len(vit.attentions)} attention modules, or "
-            "in another order: give fs.wrap(module, attention=[…]) those of its blocks, first "
-            "block first."
+    @property
+    def _got_and_gave(self) -> tuple[Tensor, Tensor]:
+        return (
+            self.evidence.tensors("attention_inputs")[self.index],
+            self.evidence.tensors("attention_outputs")[self.index],
         )
-    rows, columns = model.require_grid(images, "Attention")
-    expected = vit.prefix_tokens + rows * columns
-    for view, (tokens, _) in zip(vit.attentions, records.values(), strict=True):
-        if tokens.ndim != 3 or tokens.shape[1] != expected:
+
+    @cached_property
+    def attention(self) -> Tensor:
+        """Attention probabilities [B, heads, N, N], checked against what the block returned."""
+        tokens, returned = self._got_and_gave
+        with torch.no_grad():
+            return self.evidence.vit.attentions[self.index].probabilities(tokens, returned)
+
+    @cached_property
+    def attention_gradient(self) -> Tensor:
+        """D logit_target / d attention probabilities, [B, heads, N, N]."""
+        tokens, _ = self._got_and_gave
+        gradient = self.evidence.tensors("attention_gradients")[self.index]
+        with torch.no_grad():
+            return self.evidence.vit.attentions[self.index].gradient(tokens, gradient)
+
+    def relevance(self, rules: str) -> Tensor:
+        """LRP relevance of the attention probabilities, [B, heads, N, N]."""
+        return self.evidence.sweep(rules).attention(self.index)
+
+    def stream(self, side: str = "input") -> tuple[Tensor, Tensor]:
+        """The tokens on one side of the block and d logit_target / d tokens, both [B, N, D]."""
+        place = self.index + (choose("side", side, ("input", "output")) == "output")
+        stream = self.evidence.tensors("stream"), self.evidence.tensors("stream_gradients")
+        return stream[0][place], stream[1][place]
+
+    def other(self, index: int) -> Layer:
+        """Another block of the same model."""
+        return Layer(index, self.evidence)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What is known about one batch of images; only what the methods in use need is there.
+
+    Shapes: images [B, C, H, W]; target int64 [B].
+    """
+
+    model: Model
+    images: Tensor
+    target: Tensor
+    keys: Sequence[str]
+    seed: int = 0
+    draw: int = 0
+    batch_size: int = 64
+    trace: Trace | None = None
+    sweeps: dict[str, Sweep] = field(default_factory=dict)
+
+    @property
+    def vit(self) -> ViTView:
+        """The view of the ViT."""
+        return self.model.require_vit("Reading layers")
+
+    @cached_property
+    def readout(self) -> Tensor:
+        """The weights with which the head reads the tokens, [B, N]."""
+        rows, columns = self.model.require_grid(self.images, "Attention")
+        prefix = self.vit.prefix_tokens
+        row = self.images.new_zeros(len(self.images), prefix + rows * columns)
+        if self.vit.readout == "class":
+            row[:, 0] = 1
+        else:
+            row[:, prefix:] = 1 / (rows * columns)
+        return row
+
+    def layers(self) -> Iterator[Layer]:
+        """The blocks, last first; no more than one block's attention needs to exist at a time."""
+        for index in reversed(range(len(self.vit.attentions))):
+            yield Layer(index, self)
+
+    def tensor(self, part: str) -> Tensor:
+        """A part of the trace that is one tensor."""
+        found: Tensor = self._part(part)
+        return found
+
+    def tensors(self, part: str) -> tuple[Tensor, ...]:
+        """A part of the trace that has one tensor for each place between blocks."""
+        found: tuple[Tensor, ...] = self._part(part)
+        return found
+
+    def _part(self, part: str) -> Any:
+        found = None if self.trace is None else getattr(self.trace, part)
+        if found is None or (isinstance(found, tuple) and not found):
             raise FaithscopeError(
-                f"'{view.name}' of {model.name} sees tokens of shape {list(tokens.shape)}, not "
-                f"{vit.prefix_tokens} prefix + {rows}×{columns} patches = {expected}: give "
-                "fs.wrap(module, prefix_tokens=…, patch_size=…)."
+                f"A method read '{part}' without declaring it: register it with needs=(…) of "
+                f"{', '.join(NEEDS)}."
             )
-    return tuple(records.values())
+        return found
 
+    def input_gradient(self) -> Tensor:
+        """D logit_target / d images, for methods that declare needs=('gradient',)."""
+        return self.tensor("input_gradient")
 
-def _walk_layers(evidence: Evidence, methods: Sequence[Method]) -> dict[str, Tensor]:
-    """Take every layer method through the blocks together, last block first."""
-    if not methods:
-        return {}
-    start = _readout_row(evidence)
-    rows = {method.label: start for method in methods}
-    for layer in evidence.layers():
-        for method in methods:
-            rows[method.label] = method.function(rows[method.label], layer, **method.options)
-    return rows
-
-
-def _readout_row(evidence: Evidence) -> Tensor:
-    """The weights with which the head reads the tokens: [B, N]."""
-    vit = evidence.model.require_vit("Attention")
-    assert evidence.trace is not None
-    batch, count, _ = evidence.trace[0][0].shape
-    row = evidence.images.new_zeros(batch, count)
-    if vit.readout == "class":
-        row[:, 0] = 1
-    else:
-        row[:, vit.prefix_tokens :] = 1 / (count - vit.prefix_tokens)
-    return row
-
-
-def _row_to_map(evidence: Evidence, row: Tensor, method: Method) -> Tensor:
-    model = evidence.model
-    rows, columns = model.require_grid(evidence.images, method.label)
-    return row[:, model.require_vit(method.label).prefix_tokens :].reshape(-1, rows, columns)
-
-
-def _checked_shape(maps: Tensor, evidence: Evidence, method: Method) -> Tensor:
-    batch, _, height, width = evidence.images.shape
-    grid = evidence.model.grid(height, width)
-    allowed = [[batch, height, width]] + ([[batch, *grid]] if grid else [])
-    if list(maps.shape) not in allowed:
-        shapes = " or ".join(map(str, allowed))
-        raise FaithscopeError(
-            f"The method '{method.label}' gave maps of shape {list(maps.shape)}; needed: {shapes}."
-        )
-    return maps
+    def sweep(self, rules: str) -> Sweep:
+        """The relevance sweep of one rule set, shared by all methods that read it."""
+        if rules not in self.sweeps:
+            anatomy = self.vit.require_anatomy("Relevance")
+            self.sweeps[rules] = Sweep(
+                anatomy, self.tensors("stream"), self.tensor("logits"), self.target, rules
+            )
+        return self.sweeps[rules]

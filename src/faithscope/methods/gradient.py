@@ -7,7 +7,8 @@ from captum.attr import IntegratedGradients
 from torch import Tensor
 
 from faithscope.errors import FaithscopeError, choose
-from faithscope.methods.method import Evidence, register_method
+from faithscope.methods.evidence import Evidence
+from faithscope.methods.method import register_method
 
 RULES = ("gausslegendre", "riemann_right", "riemann_left", "riemann_middle", "riemann_trapezoid")
 

@@ -1,77 +1,32 @@
 """What an explanation method is: the evidence it needs, and a short function of that evidence.
 
 A method never runs the model by itself unless it must (integrated gradients, captum, a user's own
-function); what several methods need is gathered once, by `explain_batch` in evidence.py.
+function); what several methods need is gathered once (trace.py) and shared (explain.py).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError, choose
-from faithscope.models import AttentionView, Model
+from faithscope.methods.evidence import NEEDS, Evidence
+from faithscope.models import Model
 from faithscope.registry import Registry, as_list, check_options, format_spec, parse_spec
 
-NEEDS = ("gradient", "attention")
 GRANULARITIES = ("pixel", "patch", "any")
+PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32}
+"""What relevance may be computed in; less than fp64 is flagged, its rules are ill-conditioned."""
+
+Declare = Callable[..., Iterable[str]]
+"""What a method needs, as a function of its options."""
 
 METHODS: Registry[Method] = Registry("method", group="faithscope.methods")
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """One block of the ViT, seen by a layer method; evidence is recomputed when it is asked for."""
-
-    index: int
-    depth: int
-    view: AttentionView
-    tokens: Tensor
-    returned: Tensor
-
-    @cached_property
-    def attention(self) -> Tensor:
-        """Attention probabilities [B, heads, N, N], checked against what the block returned."""
-        with torch.no_grad():
-            return self.view.probabilities(self.tokens, self.returned)
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """What is known about one batch of images; only what the methods in use need is there.
-
-    Shapes: images [B, C, H, W]; target int64 [B]; gradient = d logit_target / d images.
-    """
-
-    model: Model
-    images: Tensor
-    target: Tensor
-    keys: Sequence[str]
-    seed: int = 0
-    draw: int = 0
-    batch_size: int = 64
-    gradient: Tensor | None = None
-    trace: tuple[tuple[Tensor, Tensor], ...] | None = None
-
-    def layers(self) -> Iterator[Layer]:
-        """The blocks, last first; no more than one block's attention needs to exist at a time."""
-        if self.trace is None:
-            raise FaithscopeError("A method that reads layers must declare needs=('attention',).")
-        vit = self.model.require_vit("Reading layers")
-        for index in reversed(range(len(self.trace))):
-            yield Layer(index, len(self.trace), vit.attentions[index], *self.trace[index])
-
-    def input_gradient(self) -> Tensor:
-        """Gradient of the target logit, for methods that declare needs=('gradient',)."""
-        if self.gradient is None:
-            raise FaithscopeError("A method that reads gradients must declare needs=('gradient',).")
-        return self.gradient
 
 
 @dataclass(frozen=True)
@@ -91,23 +46,57 @@ class Method:
     in_papers: bool = False
     summary: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    declare: Declare | None = None
 
     @property
     def label(self) -> str:
         """The name with its options, as it stands in tables."""
         return format_spec(self.name, self.options)
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every option and its default: the function's keyword-only arguments, and precision."""
+        own = _options(self.function)
+        return {**own, "precision": "fp64"} if "relevance" in self.needs else own
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The options that the function takes; in what it runs is not its business."""
+        runs = "relevance" in self.needs
+        return {k: v for k, v in self.options.items() if not (runs and k == "precision")}
+
+    @property
+    def is_imprecise(self) -> bool:
+        """Whether relevance was asked for in less than float64."""
+        return "relevance" in self.needs and self.options.get("precision", "fp64") != "fp64"
+
+    def dtype(self, model: Model) -> torch.dtype:
+        """What its evidence is made in: the model's own type, but float64 for relevance."""
+        if "relevance" not in self.needs:
+            return model.dtype
+        return PRECISIONS[self.options.get("precision", "fp64")]
+
+    def check(self, model: Model, images: Tensor) -> None:
+        """Refuse a model, and images [..., H, W], that lack what the method needs to see."""
+        by = f"The method '{self.label}'"
+        if self.needs - {"gradient"}:
+            vit = model.require_vit(by)
+            model.require_grid(images, by)
+            if self.needs - {"gradient", "attention", "attention_gradient"}:
+                vit.require_blocks(by)
+            if self.needs & {"anatomy", "relevance"}:
+                vit.require_anatomy(by)
+
     def with_options(self, **options: Any) -> Method:
         """The same method with these options; one that it does not have is refused."""
-        valid = {
-            parameter.name: parameter.default
-            for parameter in inspect.signature(self.function).parameters.values()
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        }
+        valid = self.defaults
         check_options("method", self.name, options, valid)
+        if "precision" in options and "relevance" in self.needs:
+            choose("precision of relevance", options["precision"], PRECISIONS)
         merged = {**self.options, **options}
         changed = {key: value for key, value in merged.items() if value != valid[key]}
-        return replace(self, options=changed)
+        needs = self.needs if self.declare is None else _needs(self.declare, {**valid, **merged})
+        return replace(self, options=changed, needs=needs)
 
 
 F = TypeVar("F", bound=Callable[..., Tensor])
@@ -117,7 +106,7 @@ def register_method(
     name: str,
     *,
     granularity: str,
-    needs: Iterable[str] = (),
+    needs: Iterable[str] | Declare = (),
     is_random: bool = False,
     in_papers: bool = False,
 ) -> Callable[[F], F]:
@@ -125,36 +114,60 @@ def register_method(
     return _register(name, granularity, needs, False, is_random, in_papers)
 
 
-def layer_method(name: str, *, in_papers: bool = False) -> Callable[[F], F]:
+def layer_method(
+    name: str, *, needs: Iterable[str] | Declare = ("attention",), in_papers: bool = False
+) -> Callable[[F], F]:
     """Decorate a step over the ViT's blocks as a method.
 
     The step takes the row of the product so far, [B, N], starting as the token(s) the head reads,
     and one `Layer`, and returns the next row. Blocks come last first, so that every product of
     attention matrices needs only this one row. The patch columns of the last row are the map.
     """
-    return _register(name, "patch", ("attention",), True, False, in_papers)
+    return _register(name, "patch", needs, True, False, in_papers)
 
 
 def _register(
     name: str,
     granularity: str,
-    needs: Iterable[str],
+    needs: Iterable[str] | Declare,
     by_layer: bool,
     is_random: bool,
     in_papers: bool,
 ) -> Callable[[F], F]:
     choose("granularity", granularity, GRANULARITIES)
-    needed = frozenset(choose("evidence", need, NEEDS) for need in needs)
+    declare = needs if callable(needs) else _always(needs)
 
     def decorate(function: F) -> F:
-        summary = (inspect.getdoc(function) or "").partition("\n")[0]
-        METHODS.register(
+        made = Method(
             name,
-            Method(name, function, granularity, needed, by_layer, is_random, in_papers, summary),
+            function,
+            granularity,
+            _needs(declare, _options(function)),
+            by_layer,
+            is_random,
+            in_papers,
+            summary=(inspect.getdoc(function) or "").partition("\n")[0],
+            declare=declare,
         )
+        METHODS.register(name, made)
         return function
 
     return decorate
+
+
+def _options(function: Callable[..., Any]) -> dict[str, Any]:
+    """A function's keyword-only arguments and their defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def _always(needs: Iterable[str]) -> Declare:
+    needed = [choose("evidence", need, NEEDS) for need in needs]
+    return lambda **_: needed
+
+
+def _needs(declare: Declare, options: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(choose("evidence", need, NEEDS) for need in declare(**options))
 
 
 def method(name: str, **options: Any) -> Method:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from faithscope.methods.method import Evidence, register_method
+from faithscope.methods.evidence import Evidence
+from faithscope.methods.method import register_method
 from faithscope.rng import keyed_uniform, stream_keys
 
 

@@ -1,8 +1,9 @@
 """Adapters over unmodified timm, Hugging Face, torchvision and one's own modules."""
 
-from faithscope.models.model import Model, PassCounter, cannot_run, undisturbed
+from faithscope.models.attention import AttentionView
+from faithscope.models.model import Model, PassCounter, cannot_run, converted, undisturbed
 from faithscope.models.sources import BUNDLE, SOURCES, as_model, choose_device, load_model, wrap
-from faithscope.models.vit import AttentionView, ViTView
+from faithscope.models.vit import ViTView
 
 __all__ = [
     "BUNDLE",
@@ -14,6 +15,7 @@ __all__ = [
     "as_model",
     "cannot_run",
     "choose_device",
+    "converted",
     "load_model",
     "undisturbed",
     "wrap",

@@ -165,6 +165,41 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
+@contextmanager
+def converted(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Run the user's own module in another floating-point type.
+
+    Its parameters and buffers are swapped for converted copies, and put back, the very same
+    tensors, afterwards; nothing is written to them.
+    """
+    kept = [(child, child._parameters, child._buffers) for child in module.modules()]
+    try:
+        for child, parameters, buffers in kept:
+            child._parameters = _convert(parameters, dtype)
+            child._buffers = _convert(buffers, dtype)
+        yield
+    except TypeError as error:
+        if "float64" in str(error):  # Apple's GPUs have none
+            raise FaithscopeError(
+                "This device has no float64: use device='cpu', or ask for precision=fp32."
+            ) from error
+        raise
+    finally:
+        for child, parameters, buffers in kept:
+            child._parameters, child._buffers = parameters, buffers
+
+
+def _convert(tensors: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    def convert(tensor: Any) -> Any:
+        if tensor is None or not tensor.is_floating_point() or tensor.dtype == dtype:
+            return tensor
+        made = tensor.detach().to(dtype)
+        is_parameter = isinstance(tensor, nn.Parameter)
+        return nn.Parameter(made, requires_grad=False) if is_parameter else made
+
+    return {name: convert(tensor) for name, tensor in tensors.items()}
+
+
 class PassCounter:
     """Counts how many inputs went through the model's forward."""
 

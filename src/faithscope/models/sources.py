@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torchvision.transforms import v2 as transforms
 
 from faithscope.errors import FaithscopeError, unknown
+from faithscope.models.attention import AttentionView
 from faithscope.models.model import Model
-from faithscope.models.vit import AttentionView, find_patch_size, find_vit
+from faithscope.models.vit import find_patch_size, find_vit
 from faithscope.registry import Registry, parse_spec
 
 Source = Callable[..., Model]

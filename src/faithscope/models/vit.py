@@ -1,161 +1,52 @@
-"""Seeing inside a ViT that nobody modified: where its attention, patches and prefix tokens are.
-
-An `AttentionView` knows how to recompute one attention module of the user's model from its input,
-whatever library it comes from. Every view checks itself against what the module really returned,
-so an unknown variant is refused by name and can never give silently wrong maps.
-"""
+"""The facts about a ViT that explanations need: blocks, patches, prefix tokens, read-out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from os.path import commonpath
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from faithscope.errors import FaithscopeError
-
-QKV = tuple[Tensor, Tensor, Tensor]
-
-_TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
-
-
-@dataclass(frozen=True)
-class AttentionView:
-    """One attention module, seen the same way in every library.
-
-    `qkv` maps the module's input [B, N, D] to queries, keys and values [B, heads, N, d];
-    `project` maps the mixed values [B, N, heads·d] to what the module returns; a module whose own
-    softmax runs in float32 cannot be checked more closely than that.
-    """
-
-    name: str
-    module: nn.Module
-    scale: float
-    qkv: Callable[[Tensor], QKV]
-    project: Callable[[Tensor], Tensor]
-    float32_softmax: bool = False
-
-    def probabilities(self, tokens: Tensor, returned: Tensor | None = None) -> Tensor:
-        """Recompute the attention probabilities [B, heads, N, N] from the module's input.
-
-        With `returned`, what the module gave for `tokens`, the view is checked: rows must sum to 1
-        and the recomputed output must be that one.
-        """
-        query, key, value = self.qkv(tokens)
-        attention = (query @ key.transpose(-2, -1) * self.scale).softmax(dim=-1)
-        if returned is not None:
-            mixed = (attention @ value).transpose(1, 2).flatten(2)
-            self._check(attention, self.project(mixed), returned)
-        return attention
-
-    def _check(self, attention: Tensor, recomputed: Tensor, returned: Tensor) -> None:
-        tolerance = _TOLERANCES.get(attention.dtype, 3e-2)
-        if self.float32_softmax:
-            tolerance = max(tolerance, 1e-5)
-        rows = (attention.sum(-1) - 1).abs().max()
-        if recomputed.shape != returned.shape:
-            off = torch.tensor(torch.inf)
-        else:
-            off = (recomputed - returned).abs().max() / returned.abs().max().clamp_min(1e-30)
-        if not (rows <= tolerance and off <= tolerance):
-            raise FaithscopeError(
-                f"The attention module '{self.name}' does something faithscope does not know "
-                f"(recomputed output off by {float(off):.1e}): its attention cannot be trusted. "
-                "Use methods that need no attention, or give fs.wrap(module, attention=[…]) your "
-                "own AttentionView for each block."
-            )
+from faithscope.models.attention import AttentionView, find_attentions
+from faithscope.models.blocks import Anatomy, find_anatomy
 
 
 @dataclass(frozen=True)
 class ViTView:
-    """The few facts about a ViT that attention methods need.
+    """What is known about a ViT.
 
     `prefix_tokens` stand before the patches (class, distillation, registers); `readout` says which
-    token the head reads: "class" (the first) or "mean" (of the patches).
+    token the head reads: "class" (the first) or "mean" (of the patches). `blocks` are the modules
+    around the attentions, none if they were not found; `anatomy` is every part of the model, or a
+    sentence saying which part is not known.
     """
 
     attentions: tuple[AttentionView, ...]
     prefix_tokens: int
     readout: str = "class"
+    blocks: tuple[nn.Module, ...] = ()
+    anatomy: Anatomy | str = "its blocks were not found"
 
-
-def find_attentions(module: nn.Module) -> tuple[AttentionView, ...]:
-    """Find every attention module whose make is known, in the order they are defined."""
-    found = []
-    for name, child in module.named_modules():
-        for make in (_joint_attention, _separate_attention, _torch_attention):
-            view = make(name, child)
-            if view is not None:
-                found.append(view)
-                break
-    return tuple(found)
-
-
-def _joint_attention(name: str, module: nn.Module) -> AttentionView | None:
-    """timm: one linear layer makes q, k and v; optional q/k norms, output norm and gate."""
-    projection, heads = getattr(module, "qkv", None), getattr(module, "num_heads", None)
-    if not isinstance(projection, nn.Linear) or not isinstance(heads, int):
-        return None
-    head_dim = projection.out_features // (3 * heads)
-    norms = [getattr(module, part, nn.Identity()) for part in ("q_norm", "k_norm")]
-
-    def qkv(tokens: Tensor) -> QKV:
-        batch, count, _ = tokens.shape
-        joint = projection(tokens).reshape(batch, count, 3, heads, head_dim)
-        query, key, value = joint.permute(2, 0, 3, 1, 4).unbind(0)
-        return norms[0](query), norms[1](key), value
-
-    def project(mixed: Tensor) -> Tensor:
-        norm = getattr(module, "norm", nn.Identity())
-        result: Tensor = module.proj(norm(mixed))  # type: ignore[operator]
-        return result
-
-    return AttentionView(name, module, head_dim**-0.5, qkv, project)
-
-
-def _separate_attention(name: str, module: nn.Module) -> AttentionView | None:
-    """Hugging Face: three linear layers, and an output projection inside or outside the module."""
-    for names in (("q_proj", "k_proj", "v_proj"), ("query", "key", "value")):
-        layers = [getattr(module, part, None) for part in names]
-        if all(isinstance(layer, nn.Linear) for layer in layers):
-            break
-    else:
-        return None
-    heads = getattr(module, "num_attention_heads", None) or getattr(module, "num_heads", None)
-    if not isinstance(heads, int):
-        return None
-    linear: list[nn.Linear] = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    head_dim = linear[0].out_features // heads
-    output = getattr(module, "o_proj", None) or getattr(module, "out_proj", None) or nn.Identity()
-
-    def qkv(tokens: Tensor) -> QKV:
-        query, key, value = (
-            layer(tokens).unflatten(-1, (heads, head_dim)).transpose(1, 2) for layer in linear
+    def require_blocks(self, needed_by: str) -> tuple[nn.Module, ...]:
+        """The blocks, or an error that names who needs them."""
+        if self.blocks:
+            return self.blocks
+        raise FaithscopeError(
+            f"{needed_by} needs the model's blocks, which were not found: keep them in an "
+            "nn.ModuleList or nn.Sequential, or choose other methods."
         )
-        return query, key, value
 
-    # Some of its eager attentions take the softmax in float32, whatever the model's type.
-    return AttentionView(name, module, head_dim**-0.5, qkv, output, float32_softmax=True)
-
-
-def _torch_attention(name: str, module: nn.Module) -> AttentionView | None:
-    """torchvision: torch's own multi-head attention with one in-projection, batch first."""
-    if not isinstance(module, nn.MultiheadAttention) or not module.batch_first:
-        return None
-    if module.in_proj_weight is None or module.bias_k is not None or module.add_zero_attn:
-        return None
-
-    def qkv(tokens: Tensor) -> QKV:
-        joint = nn.functional.linear(tokens, module.in_proj_weight, module.in_proj_bias)
-        batch, count, _ = tokens.shape
-        parts = joint.reshape(batch, count, 3, module.num_heads, module.head_dim)
-        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
-        return query, key, value
-
-    return AttentionView(name, module, module.head_dim**-0.5, qkv, module.out_proj)
+    def require_anatomy(self, needed_by: str) -> Anatomy:
+        """Every part of the model, or an error that says which one is not known."""
+        if isinstance(self.anatomy, Anatomy):
+            return self.anatomy
+        raise FaithscopeError(
+            f"{needed_by} needs to know every part of the model, but {self.anatomy}: choose "
+            "methods that read only attention or gradients."
+        )
 
 
 def find_vit(
@@ -170,11 +61,17 @@ def find_vit(
     Returns:
         The view, or a sentence naming the fields of `fs.wrap` that are missing.
     """
-    attentions = _find_stack(module) if attention is None else tuple(map(_as_view, attention))
+    if attention is None:
+        attentions = _find_stack(module)
+    else:
+        attentions = tuple(_as_view(item, module) for item in attention)
     prefix_tokens = _prefix_tokens(module) if prefix_tokens is None else prefix_tokens
     readout = readout or _readout(module)
     if attentions and prefix_tokens is not None and readout is not None:
-        return ViTView(attentions, prefix_tokens, readout)
+        named = _find_blocks(module, attentions)
+        anatomy = find_anatomy(module, named, prefix_tokens=prefix_tokens, readout=readout)
+        blocks = tuple(block for _, block, _ in named)
+        return ViTView(attentions, prefix_tokens, readout, blocks, anatomy)
     missing = [
         field
         for field, lacking in (
@@ -195,7 +92,25 @@ def _find_stack(module: nn.Module) -> tuple[AttentionView, ...]:
     return found if len(forks) <= 1 else ()
 
 
-def _as_view(item: AttentionView | nn.Module) -> AttentionView:
+def _find_blocks(
+    module: nn.Module, attentions: Sequence[AttentionView]
+) -> list[tuple[str, nn.Module, AttentionView]]:
+    """The member of the innermost list of modules around each attention; none if one has none."""
+    names = {id(child): name for name, child in module.named_modules()}
+    found = []
+    for view in attentions:
+        parts = names.get(id(view.module), "").split(".")
+        for length in reversed(range(1, len(parts))):
+            parent = module.get_submodule(".".join(parts[: length - 1]))
+            if isinstance(parent, nn.ModuleList | nn.Sequential):
+                name = ".".join(parts[:length])
+                found.append((name, module.get_submodule(name), view))
+                break
+    distinct = {id(block) for _, block, _ in found}
+    return found if len(distinct) == len(attentions) else []
+
+
+def _as_view(item: AttentionView | nn.Module, module: nn.Module) -> AttentionView:
     if isinstance(item, AttentionView):
         return item
     views = find_attentions(item)
@@ -204,7 +119,8 @@ def _as_view(item: AttentionView | nn.Module) -> AttentionView:
             f"fs.wrap(attention=[…]) takes attention modules or AttentionViews; "
             f"{type(item).__name__} holds {len(views)} attention modules of a known make."
         )
-    return views[0]
+    names = {id(child): name for name, child in module.named_modules()}
+    return replace(views[0], name=names.get(id(views[0].module), views[0].name))
 
 
 def find_patch_size(

@@ -1,0 +1,152 @@
+"""Explaining a batch: gather what the methods need, once per number format, and let them read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from faithscope.errors import FaithscopeError
+from faithscope.methods.evidence import Evidence
+from faithscope.methods.method import Method
+from faithscope.methods.trace import gather
+from faithscope.models import Model, converted, undisturbed
+from faithscope.models.memory import OUT_OF_MEMORY, halve
+
+Draw = tuple[Method, int]
+
+
+def explain_images(
+    model: Model,
+    images: Tensor,
+    target: Tensor | None,
+    methods: Sequence[Draw],
+    *,
+    keys: Sequence[str],
+    seed: int = 0,
+    batch_size: int = 32,
+) -> tuple[list[Tensor], int, int]:
+    """Explain images batch by batch; a batch for which memory runs out is halved.
+
+    Returns:
+        One tensor of maps per (method, draw) pair, the batch size that fitted, and how often a
+        batch was halved.
+    """
+    parts: list[list[Tensor]] = []
+    done, halvings = 0, 0
+    while done < len(images):
+        part = slice(done, done + batch_size)
+        aim = None if target is None else target[part]
+        try:
+            parts.append(
+                explain_batch(
+                    model,
+                    images[part],
+                    aim,
+                    methods,
+                    keys=keys[part],
+                    seed=seed,
+                    batch_size=batch_size,
+                )
+            )
+        except OUT_OF_MEMORY as error:
+            batch_size = halve(min(batch_size, len(images) - done), error)
+            halvings += 1
+            continue
+        done += batch_size
+    return [torch.cat(column) for column in zip(*parts, strict=True)], batch_size, halvings
+
+
+def explain_batch(
+    model: Model,
+    images: Tensor,
+    target: Tensor | None,
+    methods: Sequence[Draw],
+    *,
+    keys: Sequence[str],
+    seed: int = 0,
+    batch_size: int = 64,
+) -> list[Tensor]:
+    """Explain one batch by several (method, random draw) pairs, sharing what they need.
+
+    Evidence is gathered in the model's own type, and once more in float64 if that is another and a
+    method reads relevance. Without a target the predicted class is explained, as the first traced
+    pass predicts it.
+
+    Returns:
+        One tensor of maps per pair, [B, H, W] or [B, h, w], detached.
+    """
+    maps: dict[int, Tensor] = {}
+    with (
+        torch.inference_mode(False),
+        torch.autocast(images.device.type, enabled=False),
+        undisturbed(model.module),
+    ):
+        for dtype, group in _by_dtype(model, methods).items():
+            chosen = [methods[place] for place in group]
+            with converted(model.module, dtype):
+                evidence = _gather(model, images, target, chosen, keys, seed, batch_size)
+                target = evidence.target
+                maps |= zip(group, _explain(evidence, chosen), strict=True)
+    return [maps[place] for place in range(len(methods))]
+
+
+def _by_dtype(model: Model, methods: Sequence[Draw]) -> dict[torch.dtype, list[int]]:
+    """Which methods are explained in which type; the model's own comes first."""
+    groups: dict[torch.dtype, list[int]] = {model.dtype: []}
+    for place, (method, _) in enumerate(methods):
+        groups.setdefault(method.dtype(model), []).append(place)
+    return {dtype: group for dtype, group in groups.items() if group}
+
+
+def _gather(
+    model: Model,
+    images: Tensor,
+    target: Tensor | None,
+    methods: Sequence[Draw],
+    keys: Sequence[str],
+    seed: int,
+    batch_size: int,
+) -> Evidence:
+    needs = frozenset[str]().union(*(method.needs for method, _ in methods))
+    return gather(model, images, target, needs, keys=keys, seed=seed, batch_size=batch_size)
+
+
+def _explain(evidence: Evidence, methods: Sequence[Draw]) -> list[Tensor]:
+    rows = _walk_layers(evidence, [method for method, _ in methods if method.by_layer])
+    maps = []
+    for method, draw in methods:
+        if method.by_layer:
+            made = _row_to_map(evidence, rows[method.label], method)
+        else:
+            made = method.function(replace(evidence, draw=draw), **method.arguments)
+        maps.append(_checked_shape(made.detach(), evidence, method))
+    return maps
+
+
+def _walk_layers(evidence: Evidence, methods: Sequence[Method]) -> dict[str, Tensor]:
+    """Take every layer method through the blocks together, last block first."""
+    rows = {method.label: evidence.readout for method in methods}
+    for layer in evidence.layers() if methods else ():
+        for method in methods:
+            rows[method.label] = method.function(rows[method.label], layer, **method.arguments)
+    return rows
+
+
+def _row_to_map(evidence: Evidence, row: Tensor, method: Method) -> Tensor:
+    rows, columns = evidence.model.require_grid(evidence.images, method.label)
+    return row[:, evidence.vit.prefix_tokens :].reshape(-1, rows, columns)
+
+
+def _checked_shape(maps: Tensor, evidence: Evidence, method: Method) -> Tensor:
+    batch, _, height, width = evidence.images.shape
+    grid = evidence.model.grid(height, width)
+    allowed = [[batch, height, width]] + ([[batch, *grid]] if grid else [])
+    if list(maps.shape) not in allowed:
+        shapes = " or ".join(map(str, allowed))
+        raise FaithscopeError(
+            f"The method '{method.label}' gave maps of shape {list(maps.shape)}; needed: {shapes}."
+        )
+    return maps

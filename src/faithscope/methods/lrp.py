@@ -1,0 +1,75 @@
+"""Methods that read LRP relevance; how it is propagated is in relevance.py."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from faithscope.errors import FaithscopeError
+from faithscope.methods.attention import check_start, head_mean, positive, roll
+from faithscope.methods.evidence import Evidence, Layer
+from faithscope.methods.method import layer_method, register_method
+from faithscope.methods.relevance import patch_relevance, pixel_relevance
+
+
+def _if_gradient(*, gradient: bool, **_: object) -> tuple[str, ...]:
+    return ("relevance", "attention", "attention_gradient") if gradient else ("relevance",)
+
+
+@register_method("lrp", granularity="pixel", needs=("relevance",), in_papers=True)
+def lrp(evidence: Evidence, *, rules: str = "original") -> Tensor:
+    """Relevance of every pixel, propagated from the logit through all layers; signed channel sum.
+
+    `rules` is "original" (what the literature evaluates as full LRP) or "conserving".
+    """
+    anatomy = evidence.vit.require_anatomy("lrp")
+    if isinstance(anatomy.stem, str):
+        raise FaithscopeError(
+            f"lrp cannot reach the pixels of {evidence.model.name}: {anatomy.stem}. Use "
+            "partial_lrp or transformer_attribution."
+        )
+    relevance = evidence.sweep(rules).descend(0)
+    patches, embedded = evidence.tensor("patches"), evidence.tensor("embedded")
+    relevance = patch_relevance(anatomy.stem, patches, embedded, relevance, rules)
+    return pixel_relevance(anatomy.stem, evidence.images, relevance)
+
+
+@layer_method("partial_lrp", needs=_if_gradient, in_papers=True)
+def partial_lrp(
+    row: Tensor, layer: Layer, *, rules: str = "original", gradient: bool = False
+) -> Tensor:
+    r"""Positive relevance of the last block's attention, mean over heads.
+
+    .. math:: \mathbb{E}_h (C_{L-1})^+ [\mathrm{CLS}]
+
+    With `gradient`, relevance is multiplied by the attention's gradient before the clamp.
+    """
+    if not layer.is_last:
+        return row
+    relevance = layer.relevance(rules)
+    if gradient:
+        relevance = relevance * layer.attention_gradient
+    return roll(row, head_mean(positive(relevance)))
+
+
+@layer_method("transformer_attribution", needs=_if_gradient, in_papers=True)
+def transformer_attribution(
+    row: Tensor,
+    layer: Layer,
+    *,
+    rules: str = "conserving",
+    gradient: bool = True,
+    start_layer: int = 0,
+) -> Tensor:
+    r"""Gradient times relevance of attention, rolled out over all blocks (Chefer et al. 2021).
+
+    .. math:: B_l = \mathbb{E}_h (G_l \odot C_l)^+, \qquad J = (I + B_{L-1}) \cdots (I + B_0)
+
+    Without `gradient`, :math:`B_l = \mathbb{E}_h (C_l)^+`.
+    """
+    check_start("transformer_attribution", start_layer, layer)
+    if layer.index < start_layer:
+        return row
+    relevance = layer.relevance(rules)
+    if gradient:
+        relevance = relevance * layer.attention_gradient
+    return row + roll(row, head_mean(positive(relevance)))

@@ -1,0 +1,219 @@
+"""Tracing: one forward pass, and one backward pass where gradients are needed, serve all methods.
+
+The model stays as it is: hooks record what passes through its attention modules and blocks, and
+its blocks are checkpointed, so that the backward pass holds the graph of one block at a time and
+memory grows with the token stream [B, N, D] of each block, not with attention [B, heads, N, N].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from faithscope.errors import FaithscopeError
+from faithscope.methods.evidence import Evidence, Trace
+from faithscope.models import Model, ViTView
+from faithscope.models.blocks import Anatomy, StemView
+
+_OF_ATTENTION = frozenset({"attention", "attention_gradient"})
+_OF_STREAM = frozenset({"stream", "stream_gradient", "relevance"})
+_OF_BACKWARD = frozenset({"gradient", "attention_gradient", "stream_gradient"})
+
+
+def gather(
+    model: Model,
+    images: Tensor,
+    target: Tensor | None,
+    needs: frozenset[str],
+    *,
+    keys: Sequence[str],
+    seed: int = 0,
+    batch_size: int = 64,
+) -> Evidence:
+    """Run at most one forward and one backward pass, recording what is needed."""
+    images = images.detach().to(model.dtype).clone()  # what inference mode made has no gradients
+    target = None if target is None else target.clone()
+    if target is not None and not needs:
+        return Evidence(model, images, target, keys, seed, batch_size=batch_size)
+    vit = model.require_vit("Attention") if needs & (_OF_ATTENTION | _OF_STREAM) else None
+    backward = bool(needs & _OF_BACKWARD)
+    inputs = images.clone().requires_grad_(backward)
+    with torch.set_grad_enabled(backward), recording(vit, needs) as record, ExitStack() as stack:
+        if backward and vit is not None:
+            stack.enter_context(checkpointing(vit.blocks))
+        logits = model.logits(inputs)
+        record.is_open = False
+        if vit is not None:
+            _check(record, vit, model, images)
+        if target is None:
+            target = logits.detach().argmax(-1)
+        gradients = _backward(logits, target, inputs, record, needs) if backward else {}
+    trace = record.trace(logits, gradients)
+    return Evidence(model, images, target, keys, seed, batch_size=batch_size, trace=trace)
+
+
+def _backward(
+    logits: Tensor, target: Tensor, inputs: Tensor, record: Record, needs: frozenset[str]
+) -> dict[str, Any]:
+    """Gradients of the target logit with respect to everything that is needed, in one pass."""
+    gave = [gave for _, gave in record.attention.values()] if "attention_gradient" in needs else []
+    stream = list(record.stream.values()) if "stream_gradient" in needs else []
+    pixels = [inputs] if "gradient" in needs else []
+    chosen = logits.gather(1, target[:, None]).sum()
+    found = torch.autograd.grad(chosen, [*pixels, *gave, *stream])
+    return {
+        "input_gradient": found[0] if pixels else None,
+        "attention_gradients": found[len(pixels) : len(pixels) + len(gave)],
+        "stream_gradients": found[len(pixels) + len(gave) :],
+    }
+
+
+@dataclass(eq=False)
+class Record:
+    """What hooks saw during the forward pass; closed before checkpoints run blocks again."""
+
+    attention: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    stream: dict[int, Tensor] = field(default_factory=dict)
+    parts: dict[str, Tensor] = field(default_factory=dict)
+    is_open: bool = True
+
+    def keep(self, where: dict[Any, Any], key: Any, value: Any) -> None:
+        """Keep what was seen once; a module that runs twice is no block of a ViT."""
+        if not self.is_open:
+            return
+        if key in where:
+            raise FaithscopeError(
+                "The model runs one of its blocks twice in a forward pass: faithscope cannot read "
+                "its attention. Choose methods that need no attention."
+            )
+        where[key] = value
+
+    def trace(self, logits: Tensor, gradients: dict[str, Any]) -> Trace:
+        """What was seen, outside of any graph."""
+        embedded = self.parts.get("embedded", self.stream.get(0))
+        patches = self.parts.get("patches")
+        return Trace(
+            logits.detach(),
+            attention_inputs=tuple(got.detach() for got, _ in self.attention.values()),
+            attention_outputs=tuple(gave.detach() for _, gave in self.attention.values()),
+            stream=tuple(tokens.detach() for tokens in self.stream.values()),
+            patches=None if patches is None else patches.detach(),
+            embedded=None if embedded is None else embedded.detach(),
+            **gradients,
+        )
+
+
+Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
+
+
+@contextmanager
+def recording(vit: ViTView | None, needs: frozenset[str]) -> Iterator[Record]:
+    """Record what is needed of a forward pass; hooks are gone afterwards."""
+    record, handles = Record(), []
+
+    def watch(module: nn.Module, hook: Hook) -> None:
+        handles.append(module.register_forward_hook(hook, with_kwargs=True))
+
+    try:
+        if vit is not None and needs & _OF_ATTENTION:
+            for index, view in enumerate(vit.attentions):
+                watch(view.module, partial(_record_attention, record, index))
+        if vit is not None and needs & _OF_STREAM:
+            blocks = vit.require_blocks("Reading the token stream")
+            for index, block in enumerate(blocks):
+                watch(block, partial(_record_stream, record, index, index == len(blocks) - 1))
+            if isinstance(vit.anatomy, Anatomy) and isinstance(vit.anatomy.stem, StemView):
+                watch(vit.anatomy.stem.projection, partial(_record_patches, record))
+                if vit.anatomy.stem.norm is not None:
+                    watch(vit.anatomy.stem.norm, partial(_record_embedded, record))
+        yield record
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _record_attention(
+    record: Record, index: int, _: nn.Module, args: Any, kwargs: Any, output: Any
+) -> None:
+    record.keep(record.attention, index, (_input(args, kwargs), _output(output)))
+
+
+def _record_stream(
+    record: Record, index: int, last: bool, _: nn.Module, args: Any, kwargs: Any, output: Any
+) -> None:
+    record.keep(record.stream, index, _input(args, kwargs))
+    if last:
+        record.keep(record.stream, index + 1, _output(output))
+
+
+def _record_patches(record: Record, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    record.keep(record.parts, "patches", output.flatten(2).mT)
+
+
+def _record_embedded(record: Record, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    record.keep(record.parts, "embedded", _input(args, kwargs))
+
+
+def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    tokens: Tensor = args[0] if args else next(iter(kwargs.values()))
+    return tokens
+
+
+def _output(output: Any) -> Tensor:
+    tokens: Tensor = output[0] if isinstance(output, tuple) else output
+    return tokens
+
+
+@contextmanager
+def checkpointing(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """Let blocks forget their intermediates and run again in the backward pass."""
+    own = [(block, vars(block).get("forward")) for block in blocks]
+    try:
+        for block in blocks:
+            block.forward = partial(
+                checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
+            )
+        yield
+    finally:
+        for block, forward in own:
+            if forward is None:
+                del block.forward
+            else:
+                block.forward = forward
+
+
+def _check(record: Record, vit: ViTView, model: Model, images: Tensor) -> None:
+    """Check that every block was seen, in order, with prefix + grid tokens."""
+    depth = len(vit.attentions)
+    seen: list[Tensor] = [got for got, _ in record.attention.values()]
+    for what, order, count in (
+        ("attention modules", list(record.attention), depth),
+        ("blocks", list(record.stream), depth + 1),
+    ):
+        if order and order != list(range(count)):
+            raise FaithscopeError(
+                f"{model.name} ran {len(order)} of its {depth} {what}, or in another order: give "
+                "fs.wrap(module, attention=[…]) those of its blocks, first block first."
+            )
+    if not record.attention and not record.stream:
+        raise FaithscopeError(
+            f"{model.name} ran 0 of its {depth} attention modules: give fs.wrap(module, "
+            "attention=[…]) those of its blocks, first block first."
+        )
+    rows, columns = model.require_grid(images, "Attention")
+    expected = vit.prefix_tokens + rows * columns
+    for index, tokens in enumerate([*seen, *record.stream.values()]):
+        if tokens.ndim != 3 or tokens.shape[1] != expected:
+            name = vit.attentions[index % depth].name
+            raise FaithscopeError(
+                f"'{name}' of {model.name} sees tokens of shape {list(tokens.shape)}, not "
+                f"{vit.prefix_tokens} prefix + {rows}×{columns} patches = {expected}: give "
+                "fs.wrap(module, prefix_tokens=…, patch_size=…)."
+            )
