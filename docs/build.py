@@ -16,6 +16,7 @@ from pathlib import Path
 from faithscope.methods import METHODS
 from faithscope.metrics import METRICS
 from faithscope.perturb import FILLS
+from faithscope.registry import format_spec
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,6 +30,8 @@ def reference() -> str:
             f"`{method.name}`",
             method.granularity,
             ", ".join(sorted(method.needs)) or "—",
+            ", ".join(f"`{format_spec('', {k: v})[1:-1]}`" for k, v in method.defaults.items())
+            or "—",
             "yes" if method.in_papers else "",
             method.summary,
         ]
@@ -54,7 +57,12 @@ def reference() -> str:
             "",
             "## Methods",
             "",
-            table(["name", "granularity", "evidence", "in the papers", "what it is"], methods),
+            table(
+                ["name", "granularity", "evidence", "options", "in the papers", "what it is"],
+                methods,
+            ),
+            "",
+            "Definitions, variants and costs: [methods.md](methods.md).",
             "",
             "Also `captum:CLASS` for captum's attribution classes, any function, and maps given.",
             "",

@@ -312,7 +312,9 @@ def evaluate(
     epilog=_examples("faithscope explain cat.jpg --methods rollout,gradient --out cat.png")
 )
 def explain(
-    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file.")],
+    image: Annotated[
+        Path, typer.Argument(metavar="IMAGE", help="An image file, or bundled:cifar10:N.")
+    ],
     model: ModelName = BUNDLED_MODEL,
     methods: Methods = "all",
     target: Annotated[
@@ -343,7 +345,7 @@ def explain(
         waiting,
     )
 
-    path = out or Path(f"{image.stem}-explained.png")
+    path = out or Path(f"{image.stem.replace(':', '-')}-explained.png")
     _make_folder(path.parent)
     chosen = split_specs(methods)
     with waiting(f"loading {model}"):

@@ -209,7 +209,8 @@ def load_data(
     """Load images for a model: ``bundled:cifar10``, or a folder with or without class folders.
 
     Args:
-        name: the bundled sample, or the path of a folder (searched through) or of one image.
+        name: the bundled sample or one image of it (``bundled:cifar10:7``), or the path of a
+            folder (searched through) or of one image.
         model: whose preprocessing is applied, and whose class names label class folders.
         limit: use only so many images, spread evenly over the data (so over its classes).
         seed: choose those at random, by this seed, instead.
@@ -362,6 +363,7 @@ def choose_subset(count: int, limit: int | None, seed: int | None) -> list[int]:
 
 def _bundled_images(name: str, model: Model, limit: int | None, seed: int | None) -> TensorImages:
     names = [f.name[: -len("_sample.json")] for f in BUNDLE.iterdir() if "_sample.json" in f.name]
+    name, colon, place = name.partition(":")
     if name not in names:
         raise unknown("bundled data", name, names)
     card = json.loads((BUNDLE / f"{name}_sample.json").read_text())
@@ -369,10 +371,19 @@ def _bundled_images(name: str, model: Model, limit: int | None, seed: int | None
     side, labels = 32, torch.tensor(card["labels"])
     rows, columns = mosaic.shape[0] // side, mosaic.shape[1] // side
     tiles = mosaic.reshape(rows, side, columns, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3)
-    chosen = choose_subset(len(tiles), limit, seed)
+    chosen = _one_of(len(tiles), place) if colon else choose_subset(len(tiles), limit, seed)
     images = torch.stack([preprocess(model, Image.fromarray(tiles[place])) for place in chosen])
     fits = model.classes is not None and list(model.classes) == card["classes"]
     return TensorImages(images, labels[chosen] if fits else None, f"bundled:{name}")
+
+
+def _one_of(count: int, place: str) -> list[int]:
+    if not place.isdecimal() or int(place) >= count:
+        raise FaithscopeError(
+            f"The bundled images are numbered 0 to {count - 1}, got '{place}': for example "
+            "'bundled:cifar10:7'."
+        )
+    return [int(place)]
 
 
 def _folder_labels(root: Path, files: Sequence[Path], model: Model) -> tuple[int, ...] | None:

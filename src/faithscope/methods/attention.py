@@ -130,10 +130,9 @@ def attcat(
     "received" from all, or what the "readout" token paid it (Qiang et al. 2022).
     """
     choose("attcat's attention", attention, SOURCES)
-    tokens, gradient = layer.stream(stream)
     mean = head_mean(layer.attention)
     weight = mean.mean(1) if attention == "received" else roll(layer.readout, mean)
-    found = weight * (tokens * gradient).sum(-1)
+    found = weight * (layer.stream(stream) * layer.stream_gradient(stream)).sum(-1)
     return found if layer.is_last else row + found
 
 

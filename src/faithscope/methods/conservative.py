@@ -17,7 +17,13 @@ NORMS = ("std", "mean_std", "none")
 ACTIVATIONS = ("derivative", "ratio")
 
 
-@register_method("conservative_lrp", granularity="any", needs=("stream", "anatomy"), in_papers=True)
+def _granularity(*, at: str, **_: object) -> str:
+    return "pixel" if at == "pixels" else "patch"
+
+
+@register_method(
+    "conservative_lrp", granularity=_granularity, needs=("stream", "anatomy"), in_papers=True
+)
 def conservative_lrp(
     evidence: Evidence, *, at: str = "tokens", norm: str = "std", activation: str = "derivative"
 ) -> Tensor:

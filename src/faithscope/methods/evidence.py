@@ -93,7 +93,7 @@ class Layer:
 
     @cached_property
     def attention_gradient(self) -> Tensor:
-        """D logit_target / d attention probabilities, [B, heads, N, N]."""
+        """Gradient of the target logit at the attention probabilities, [B, heads, N, N]."""
         tokens, _ = self._got_and_gave
         gradient = self.evidence.tensors("attention_gradients")[self.index]
         with torch.no_grad():
@@ -103,11 +103,16 @@ class Layer:
         """LRP relevance of the attention probabilities, [B, heads, N, N]."""
         return self.evidence.sweep(rules).attention(self.index)
 
-    def stream(self, side: str = "input") -> tuple[Tensor, Tensor]:
-        """The tokens on one side of the block and d logit_target / d tokens, both [B, N, D]."""
-        place = self.index + (choose("side", side, ("input", "output")) == "output")
-        stream = self.evidence.tensors("stream"), self.evidence.tensors("stream_gradients")
-        return stream[0][place], stream[1][place]
+    def stream(self, side: str = "input") -> Tensor:
+        """The tokens that enter the block, or leave it (side="output"), [B, N, D]."""
+        return self.evidence.tensors("stream")[self._place(side)]
+
+    def stream_gradient(self, side: str = "input") -> Tensor:
+        """Gradient of the target logit at those tokens, [B, N, D]."""
+        return self.evidence.tensors("stream_gradients")[self._place(side)]
+
+    def _place(self, side: str) -> int:
+        return self.index + (choose("side of a block", side, ("input", "output")) == "output")
 
     def other(self, index: int) -> Layer:
         """Another block of the same model."""
@@ -173,7 +178,7 @@ class Evidence:
         return found
 
     def input_gradient(self) -> Tensor:
-        """D logit_target / d images, for methods that declare needs=('gradient',)."""
+        """Gradient of the target logit at the images [B, C, H, W]."""
         return self.tensor("input_gradient")
 
     def sweep(self, rules: str) -> Sweep:

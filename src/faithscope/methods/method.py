@@ -23,8 +23,9 @@ GRANULARITIES = ("pixel", "patch", "any")
 PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32}
 """What relevance may be computed in; less than fp64 is flagged, its rules are ill-conditioned."""
 
-Declare = Callable[..., Iterable[str]]
-"""What a method needs, as a function of its options."""
+Needs = Iterable[str] | Callable[..., Iterable[str]]
+Granularity = str | Callable[..., str]
+"""A trait, or a function of the options that gives it."""
 
 METHODS: Registry[Method] = Registry("method", group="faithscope.methods")
 
@@ -46,7 +47,7 @@ class Method:
     in_papers: bool = False
     summary: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    declare: Declare | None = None
+    traits: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda options: {}
 
     @property
     def label(self) -> str:
@@ -95,8 +96,7 @@ class Method:
             choose("precision of relevance", options["precision"], PRECISIONS)
         merged = {**self.options, **options}
         changed = {key: value for key, value in merged.items() if value != valid[key]}
-        needs = self.needs if self.declare is None else _needs(self.declare, {**valid, **merged})
-        return replace(self, options=changed, needs=needs)
+        return replace(self, options=changed, **self.traits({**valid, **merged}))
 
 
 F = TypeVar("F", bound=Callable[..., Tensor])
@@ -105,17 +105,20 @@ F = TypeVar("F", bound=Callable[..., Tensor])
 def register_method(
     name: str,
     *,
-    granularity: str,
-    needs: Iterable[str] | Declare = (),
+    granularity: Granularity,
+    needs: Needs = (),
     is_random: bool = False,
     in_papers: bool = False,
 ) -> Callable[[F], F]:
-    """Decorate a function of Evidence as a method; its keyword-only arguments are its options."""
+    """Decorate a function of Evidence as a method; its keyword-only arguments are its options.
+
+    `granularity` and `needs` may be functions of the options, where these change them.
+    """
     return _register(name, granularity, needs, False, is_random, in_papers)
 
 
 def layer_method(
-    name: str, *, needs: Iterable[str] | Declare = ("attention",), in_papers: bool = False
+    name: str, *, needs: Needs = ("attention",), in_papers: bool = False
 ) -> Callable[[F], F]:
     """Decorate a step over the ViT's blocks as a method.
 
@@ -128,26 +131,35 @@ def layer_method(
 
 def _register(
     name: str,
-    granularity: str,
-    needs: Iterable[str] | Declare,
+    granularity: Granularity,
+    needs: Needs,
     by_layer: bool,
     is_random: bool,
     in_papers: bool,
 ) -> Callable[[F], F]:
-    choose("granularity", granularity, GRANULARITIES)
-    declare = needs if callable(needs) else _always(needs)
+    fixed = None if callable(needs) else tuple(needs)
+
+    def traits(options: Mapping[str, Any]) -> dict[str, Any]:
+        size = granularity(**options) if callable(granularity) else granularity
+        reads = needs(**options) if callable(needs) else fixed or ()
+        return {
+            "granularity": choose("granularity", size, GRANULARITIES),
+            "needs": frozenset(choose("evidence", need, NEEDS) for need in reads),
+        }
+
+    if not callable(granularity) and not callable(needs):
+        traits({})  # what cannot depend on options is checked at once
 
     def decorate(function: F) -> F:
         made = Method(
             name,
             function,
-            granularity,
-            _needs(declare, _options(function)),
-            by_layer,
-            is_random,
-            in_papers,
+            by_layer=by_layer,
+            is_random=is_random,
+            in_papers=in_papers,
             summary=(inspect.getdoc(function) or "").partition("\n")[0],
-            declare=declare,
+            traits=traits,
+            **traits(_options(function)),
         )
         METHODS.register(name, made)
         return function
@@ -159,15 +171,6 @@ def _options(function: Callable[..., Any]) -> dict[str, Any]:
     """A function's keyword-only arguments and their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
-def _always(needs: Iterable[str]) -> Declare:
-    needed = [choose("evidence", need, NEEDS) for need in needs]
-    return lambda **_: needed
-
-
-def _needs(declare: Declare, options: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(choose("evidence", need, NEEDS) for need in declare(**options))
 
 
 def method(name: str, **options: Any) -> Method:
