@@ -1,125 +1,28 @@
-"""Methods: equal to the reference programs, to autograd and to themselves in batches; no traces."""
+"""Methods: equal to autograd, to themselves in batches and in any company; no traces; cost."""
 
 import importlib.metadata
+from copy import deepcopy
 from functools import cache
 
 import captum.attr
 import numpy as np
 import pytest
 import torch
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import faithscope as fs
-from conftest import FIXTURES
-from faithscope.methods import METHODS
+from faithscope.methods import METHODS, relevance
 from faithscope.methods.trace import gather
 from faithscope.models import PassCounter
 from faithscope.perturb import to_pixels
-from families import FAMILIES, Family, images_of, refused, seeded, timm_vit
+from families import DEPTH, FAMILIES, Family, images_of, refused, seeded, timm_vit
 
-CONFIGS = {
-    "A": {"img_size": 32, "embed_dim": 48, "depth": 4, "num_heads": 3, "num_classes": 10},
-    "B": {"img_size": 48, "embed_dim": 64, "depth": 6, "num_heads": 4, "num_classes": 7},
-}
-IG_VARIANTS = ["gausslegendre50", "gausslegendre20", "riemann_right50", "riemann_right20"]
-IG_VARIANTS += ["riemann_middle50", "riemann_left50", "riemann_trapezoid50"]
-
-every_config = pytest.mark.parametrize("config", CONFIGS)
-both_targets = pytest.mark.parametrize("which", [0, 1], ids=["predicted", "other"])
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-every_method = pytest.mark.parametrize("method", list(METHODS))
-
-
-# Parity with the methods' own programs (tests/fixtures/README.md), in float64
-
-
-@cache
-def reference(config: str) -> tuple[nn.Module, dict[str, Tensor]]:
-    """The fixture's model in float64, and what the methods' own programs gave for it."""
-    module = VisionTransformer(patch_size=8, qkv_bias=config == "A", **CONFIGS[config])
-    weights = np.load(FIXTURES / "vision" / f"weights_{config}.npz")
-    module.load_state_dict({key: torch.from_numpy(weights[key]) for key in weights})
-    recorded = np.load(FIXTURES / "vision" / "methods_small.npz")
-    values = {
-        key.removeprefix(f"{config}_"): torch.from_numpy(recorded[key])
-        for key in recorded
-        if key.startswith(f"{config}_")
-    }
-    return module.double().eval(), values
-
-
-def assert_maps_equal(ours: Tensor, theirs: Tensor, tolerance: float = 1e-10) -> None:
-    """The error of every map, relative to the largest value of that map."""
-    ours, theirs = ours.flatten(1), theirs.flatten(1)
-    assert ours.shape == theirs.shape
-    error = (ours - theirs).abs().amax(1) / theirs.abs().amax(1)
-    assert error.max() <= tolerance
-
-
-@every_config
-def test_the_reference_model_gives_the_recorded_logits(config: str):
-    module, recorded = reference(config)
-    assert_maps_equal(module(recorded["x"]), recorded["logits"])
-
-
-@every_config
-@both_targets
-@pytest.mark.parametrize(
-    ("method", "key"),
-    [
-        ("raw_attention", "raw_attention"),
-        ("rollout", "rollout_start0"),
-        ("rollout(start_layer=1)", "rollout_start1"),
-    ],
+both_types = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64], ids=["float32", "float64"]
 )
-def test_attention_maps_equal_the_reference(config: str, method: str, key: str, which: int):
-    module, recorded = reference(config)
-    theirs = recorded[key] if recorded[key].ndim == 2 else recorded[key][:, which]
-    target = recorded["targets"][:, which]
-    ours = fs.explain(module, recorded["x"], method, target=target, units="patches")
-    assert_maps_equal(ours, theirs)
-
-
-@every_config
-@both_targets
-def test_integrated_gradients_equal_the_reference_pixel_by_pixel(config: str, which: int):
-    module, recorded = reference(config)
-    target = recorded["targets"][:, which]
-    ours = fs.explain(module, recorded["x"], "integrated_gradients", target=target)
-    assert_maps_equal(ours, recorded["ig_pixel_gausslegendre50"][:, which])
-
-
-@every_config
-@both_targets
-@pytest.mark.parametrize("variant", IG_VARIANTS)
-def test_every_integration_rule_equals_the_reference(config: str, variant: str, which: int):
-    module, recorded = reference(config)
-    method = fs.method("integrated_gradients", rule=variant[:-2], steps=int(variant[-2:]))
-    target = recorded["targets"][:, which]
-    ours = fs.explain(module, recorded["x"], method, target=target, units="patches")
-    assert_maps_equal(ours, recorded[f"ig_patchsum_{variant}"][:, which])
-
-
-@both_targets
-def test_gradients_equal_the_reference(which: int):
-    module, recorded = reference("A")
-    target = recorded["targets"][:, which]
-    maps = fs.explain(module, recorded["x"], ["gradient", "input_x_gradient"], target=target)
-    theirs = recorded["input_grad_pixel"][:, which].double()  # recorded in float32
-    assert_maps_equal(maps["gradient"], theirs.square().sum(1).sqrt(), 1e-6)
-    assert_maps_equal(maps["input_x_gradient"], (theirs * recorded["x"]).sum(1), 1e-6)
-
-
-def test_attention_probabilities_equal_the_reference():
-    module, recorded = reference("A")
-    images, target = recorded["x"], recorded["targets"][:, 0]
-    needs = frozenset({"attention"})
-    evidence = gather(fs.wrap(module), images, target, needs, keys=[], seed=0, batch_size=4)
-    for layer in evidence.layers():
-        theirs = recorded["attn"][:, layer.index].double()  # recorded in float32
-        torch.testing.assert_close(layer.attention, theirs, rtol=0, atol=1e-6)
 
 
 # Against the definitions, in every family
@@ -178,16 +81,131 @@ def test_every_method_runs_on_every_family_in_both_units(family: Family):
                 assert (values.flatten(1).std(1) > 0).all()
 
 
-@every_method
-@pytest.mark.parametrize("name", ["timm_vit", "timm_pooled", "hf_deit_teacher", "torchvision_vit"])
-def test_a_batch_gives_what_one_by_one_gives(name: str, method: str):
-    module, images = FAMILIES[name].module(), FAMILIES[name].images(5)
-    target = torch.tensor([0, 1, 2, 3, 4])
-    together = fs.explain(module, images, method, target=target)
-    for index in range(len(images)):
-        one = slice(index, index + 1)
-        alone = fs.explain(module, images[one], method, target=target[one])
-        assert (together[one] - alone).abs().max() <= 1e-10 * alone.abs().max()
+VARIANTS = [
+    *METHODS,
+    "rollout(start_layer=1)",
+    "grad_cam(clamp=false)",
+    "grad_cam(minmax=true)",
+    "attcat(stream=output)",
+    "attcat(attention=readout)",
+    "gradient_rollout(gradient=false)",
+    "gradient_rollout(pairing=published)",
+    "gradient_rollout(discard=0)",
+    "attention(layers=last)",
+    "attention(gradient=true)",
+    "attention(layers=last, gradient=true)",
+    "attention(gradient=true, aggregate=normalised)",
+    "attention(gradient=true, aggregate=sum, clamp=mean)",
+    "conservative_lrp(at=patches)",
+    "conservative_lrp(at=pixels)",
+    "conservative_lrp(norm=mean_std)",
+    "conservative_lrp(norm=none)",
+    "conservative_lrp(activation=ratio)",
+    "integrated_gradients(rule=riemann_trapezoid, steps=5)",
+    "lrp(rules=conserving)",
+    "partial_lrp(rules=conserving)",
+    "partial_lrp(gradient=true)",
+    "transformer_attribution(rules=original)",
+    "transformer_attribution(gradient=false)",
+    "transformer_attribution(start_layer=1)",
+]
+"""Every method, and what its options make of it."""
+
+UNITS = ("pixels", "patches")
+
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def fine(method: fs.Method) -> str:
+    """The units in which a method's map is as it was made."""
+    pixels = method.granularity == "pixel" or method.options.get("at") == "pixels"
+    return "pixels" if pixels else "patches"
+
+
+def explain_variants(module: nn.Module, images: Tensor, **options) -> dict[str, Tensor]:
+    """Maps of all variants, explained together, each in its own units."""
+    methods = [fs.method(text) for text in VARIANTS]
+    maps = {units: fs.explain(module, images, methods, units=units, **options) for units in UNITS}
+    labels = dict(zip(VARIANTS, methods, strict=True))
+    return {text: maps[fine(method)][method.label] for text, method in labels.items()}
+
+
+@cache
+def together_and_alone(name: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Maps of four images, in one batch and one by one, each for a class of its own."""
+    module, images = FAMILIES[name].module(), FAMILIES[name].images(4)
+    target = torch.tensor([0, 1, 2, 4])
+    together = explain_variants(module, images, target=target)
+    one_by_one = [
+        explain_variants(module, images[[index]], target=target[[index]]) for index in range(4)
+    ]
+    return together, {text: torch.cat([maps[text] for maps in one_by_one]) for text in VARIANTS}
+
+
+@every_variant
+@pytest.mark.parametrize(
+    "name",
+    ["timm_vit", "timm_pooled", "timm_distilled", "hf_vit", "hf_deit_teacher", "torchvision_vit"],
+)
+def test_a_batch_gives_what_one_by_one_gives(name: str, variant: str):
+    together, alone = (maps[variant].flatten(1) for maps in together_and_alone(name))
+    if variant in ("grad_cam", "grad_cam(minmax=true)"):  # may all be clamped at 0, NaN if scaled
+        assert torch.equal(together.isnan(), alone.isnan())
+        together, alone = together.nan_to_num(), alone.nan_to_num()
+    else:
+        assert (alone.abs().amax(1) > 0).all()
+    assert ((together - alone).abs().amax(1) <= 1e-10 * alone.abs().amax(1)).all()
+
+
+@every_variant
+@both_types
+@pytest.mark.parametrize("name", ["timm_vit", "hf_vit", "torchvision_vit"])
+def test_a_map_is_the_same_to_the_bit_in_any_company(name: str, dtype: torch.dtype, variant: str):
+    images = FAMILIES[name].images(2)
+    module, method = FAMILIES[name].module(dtype), fs.method(variant)
+    alone = fs.explain(module, images, method, target=1, units=fine(method))
+    in_company = company(name, dtype)[variant]
+    assert alone.dtype == in_company.dtype
+    assert torch.equal(alone.nan_to_num(7), in_company.nan_to_num(7))
+
+
+@cache
+def company(name: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    family = FAMILIES[name]
+    return explain_variants(family.module(dtype), family.images(2), target=1)
+
+
+def test_maps_are_the_same_to_the_bit_in_any_order():
+    family = FAMILIES["timm_vit"]
+    methods = [fs.method(text) for text in VARIANTS]
+    backwards = fs.explain(family.module(), family.images(2), methods[::-1], target=1)
+    for method, maps in zip(methods, company("timm_vit", torch.float64).values(), strict=True):
+        if fine(method) == "pixels":
+            assert torch.equal(backwards[method.label], maps)
+        else:
+            expected = to_pixels(maps, family.size)
+            assert torch.equal(backwards[method.label].nan_to_num(7), expected.nan_to_num(7))
+
+
+def tied_classes() -> tuple[nn.Module, Tensor]:
+    """A model and an image whose classes 0 and 1 tie in float32, but not in float64."""
+    module, image = seeded(timm_vit, torch.float32), images_of((32, 32), 1, torch.float32)
+    with torch.no_grad():
+        module.head.bias.copy_(torch.tensor([4096.0, 4096.0, 0, 0, 0]))
+        first, second = deepcopy(module).double()(image.double())[0, :2]
+        module.head.bias[1] += (first - second).float()
+    assert module(image).argmax() == 0
+    assert deepcopy(module).double()(image.double()).argmax() == 1
+    return module, image
+
+
+@pytest.mark.parametrize("method", ["lrp", "partial_lrp", "transformer_attribution"])
+def test_without_a_target_relevance_explains_the_models_own_prediction_in_any_company(method: str):
+    module, image = tied_classes()
+    expected = fs.explain(module, image, method, target=0)
+    assert not torch.equal(expected, fs.explain(module, image, method, target=1))
+    assert torch.equal(fs.explain(module, image, [method, "rollout"])[method], expected)
+    assert torch.equal(fs.explain(module, image, method), expected)
 
 
 def test_attention_methods_do_not_depend_on_the_class_and_the_others_do():
@@ -260,7 +278,7 @@ def snapshot(module: nn.Module) -> dict[str, object]:
                 found[f"{name}:{key}"] = type(value)
     for name, parameter in module.named_parameters():
         bits = parameter.detach().numpy().tobytes()
-        found[name] = (parameter.requires_grad, parameter.grad, bits)
+        found[name] = (id(parameter), parameter.requires_grad, parameter.grad, bits)
     config = getattr(module, "config", None)
     found["kernel"] = getattr(config, "_attn_implementation", None)
     return found
@@ -282,21 +300,24 @@ TRACED = ["registered", "captum:Saliency", "captum:DeepLift"]
 
 
 @every_family
+@both_types
 @pytest.mark.filterwarnings("ignore:.*hooks")
-def test_the_model_is_left_as_it_was_found(family: Family):
-    module = unsettled(family.module())
+def test_the_model_is_left_as_it_was_found(family: Family, dtype: torch.dtype):
+    module = unsettled(family.module(dtype))
     before = snapshot(module)
     fs.explain(module, family.images(), TRACED)
     assert snapshot(module) == before
-    fs.evaluate(module, family.images(), ["rollout", "gradient"], "saco", random_draws=1)
+    fs.evaluate(module, family.images(), ["rollout", "gradient", "lrp"], "saco", random_draws=1)
     assert snapshot(module) == before
 
 
 @every_family
-@pytest.mark.parametrize("method", ["rollout", "gradient", "integrated_gradients", *TRACED[1:]])
+@pytest.mark.parametrize(
+    "method", ["rollout", "gradient", "integrated_gradients", "attcat", "lrp", *TRACED[1:]]
+)
 @pytest.mark.filterwarnings("ignore:.*hooks")
 def test_the_model_is_left_as_it_was_found_when_its_second_block_fails(family: Family, method: str):
-    module = unsettled(family.module())
+    module = unsettled(family.module(torch.float32))  # of which relevance makes float64
 
     def fail(*_: object) -> None:
         raise ZeroDivisionError("in block 2")
@@ -357,11 +378,169 @@ def test_one_traced_forward_serves_all_methods_that_share_it(family: Family):
     assert passes(module, images, "integrated_gradients(steps=7)", target=0) == 21
 
 
+TRACED_TOGETHER = [
+    "raw_attention",
+    "rollout",
+    "grad_cam",
+    "transformer_mm",
+    "attcat",
+    "gradient_rollout",
+    "gradient_rollout(pairing=published)",
+    "attention(layers=last)",
+    "attention(gradient=true)",
+    "attention(layers=last, gradient=true)",
+    "conservative_lrp",
+    "conservative_lrp(at=pixels)",
+]
+RELEVANT = ["lrp", "partial_lrp", "transformer_attribution"]
+
+
+@every_family
+def test_one_traced_pass_serves_all_methods_of_attention_gradients_and_tokens(family: Family):
+    for dtype in (torch.float32, torch.float64):
+        assert passes(family.module(dtype), family.images(3), TRACED_TOGETHER, target=0) == 3
+
+
+@every_family
+def test_all_methods_cost_one_traced_pass_and_fifty_of_integrated_gradients(family: Family):
+    assert passes(family.module(), family.images(2), "all", target=0) == 2 * (1 + 50)
+    # Relevance reads a pass in float64, of which a model in float32 has none yet.
+    in_float32 = family.module(torch.float32)
+    assert passes(in_float32, family.images(2), "all", target=0) == 2 * (1 + 50 + 1)
+    assert passes(in_float32, family.images(2), RELEVANT, target=0) == 2
+
+
+def count_sweeps(monkeypatch, module: nn.Module, images: Tensor, methods) -> tuple[int, int]:
+    """How many sweeps were begun, and how many blocks relevance went through."""
+    counts = {"head_relevance": 0, "block_relevance": 0}
+
+    def spy(name: str):
+        original = getattr(relevance, name)
+
+        def counted(*args):
+            counts[name] += 1
+            return original(*args)
+
+        return counted
+
+    with monkeypatch.context() as patched:
+        for name in counts:
+            patched.setattr(relevance, name, spy(name))
+        fs.explain(module, images, methods, target=0)
+    return counts["head_relevance"], counts["block_relevance"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "sweeps", "blocks"),
+    [
+        (["lrp", "partial_lrp", "transformer_attribution(rules=original)"], 1, DEPTH),
+        (["transformer_attribution", "lrp(rules=conserving)"], 1, DEPTH),
+        (RELEVANT, 2, 2 * DEPTH),
+        ("all", 2, 2 * DEPTH),
+        (["partial_lrp", "partial_lrp(gradient=true)"], 1, 1),
+        ("transformer_attribution(start_layer=1)", 1, DEPTH - 1),
+        (TRACED_TOGETHER, 0, 0),
+    ],
+)
+@pytest.mark.parametrize("name", ["timm_vit", "hf_deit_teacher"])
+def test_methods_with_the_same_rules_share_one_sweep_however_many_images(
+    monkeypatch, name: str, methods, sweeps: int, blocks: int
+):
+    module = FAMILIES[name].module()
+    for count in (1, 5):
+        images = FAMILIES[name].images(count)
+        assert count_sweeps(monkeypatch, module, images, methods) == (sweeps, blocks)
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts every operation that torch carries out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_there_is_no_loop_over_images_or_heads():
+    # Integrated gradients, as many passes as it has steps, are cut into batches by captum.
+    methods = [text for text in VARIANTS if "integrated" not in text and "random" not in text]
+    counts = {}
+    for heads, images in ((2, 2), (2, 6), (6, 2)):
+        module = seeded(lambda: timm_vit(num_heads=heads))  # noqa: B023 - called at once
+        with OperationCounter() as counter:
+            fs.explain(module, images_of((32, 32), images), methods, target=0)
+        counts[heads, images] = counter.count
+    assert counts[2, 2] == counts[2, 6] == counts[6, 2]
+    assert counts[2, 2] > 1000
+
+
 def test_the_passes_of_explanations_are_in_the_manifest():
     family = FAMILIES["timm_vit"]
     methods = ["rollout", "gradient", "integrated_gradients(steps=7)"]
     result = fs.evaluate(family.module(), family.images(3), methods, "saco", random_draws=1)
     assert result.manifest["cost"]["explanation_passes"] == 3 * (1 + 7)
+
+
+# Relevance is made in float64
+
+
+@every_family
+def test_relevance_of_a_float32_model_is_that_of_the_same_model_in_float64(family: Family):
+    module, images = family.module(torch.float32), family.images(dtype=torch.float32)
+    ours = fs.explain(module, images, RELEVANT, target=1)
+    assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
+    theirs = fs.explain(module.double(), images.double(), RELEVANT, target=1)
+    for name in RELEVANT:
+        assert ours[name].dtype == torch.float64
+        assert (ours[name] - theirs[name]).abs().max() <= 1e-9 * theirs[name].abs().max()
+
+
+@pytest.mark.parametrize("method", RELEVANT)
+def test_relevance_runs_in_float32_if_that_is_asked_for(method: str):
+    family = FAMILIES["timm_vit"]
+    asked = fs.method(method, precision="fp32")
+    for dtype in (torch.float32, torch.float64):
+        module = family.module(torch.float32).to(dtype)  # its weights are exact in both
+        maps = fs.explain(module, family.images(), [method, asked], target=1)
+        precise, rough = maps[method], maps[asked.label]
+        assert asked.label == f"{method}(precision=fp32)"
+        assert (precise.dtype, rough.dtype) == (torch.float64, torch.float32)
+        error = ((rough - precise).abs().max() / precise.abs().max()).item()
+        assert 1e-9 < error < 0.1  # off by rounding: neither the same nor something else
+
+
+def test_a_float32_pass_serves_rough_relevance_and_the_other_methods_of_a_float32_model():
+    family = FAMILIES["timm_vit"]
+    module, images = family.module(torch.float32), family.images(3)
+    rough = ["lrp(precision=fp32)", "rollout", "gradient"]
+    assert passes(module, images, rough, target=0) == 3
+    assert passes(module, images, [*rough, "lrp"], target=0) == 6
+
+
+@both_types
+def test_scores_of_relevance_in_float32_are_flagged(dtype: torch.dtype):
+    family = FAMILIES["timm_vit"]
+    methods = ["lrp(precision=fp32)", "lrp", "partial_lrp(precision=fp32)", "rollout"]
+    result = fs.evaluate(family.module(dtype), family.images(), methods, "saco")
+    flagged = {row["method"]: "low_precision" in row["flag"] for row in result.scores.to_pylist()}
+    rough = {name for name in flagged if flagged[name]}
+    assert rough == {"lrp(precision=fp32)", "partial_lrp(precision=fp32)"}
+
+
+@pytest.mark.parametrize("method", RELEVANT)
+def test_a_precision_that_is_none_is_refused_by_name(method: str):
+    with refused("precision", "'fp16'", "fp32, fp64"):
+        fs.method(method, precision="fp16")
+    with refused("'half'", "fp32, fp64"):
+        fs.method(f"{method}(precision=half)")
+
+
+def test_methods_that_read_no_relevance_have_no_precision():
+    with refused("'precision'"):
+        fs.method("rollout(precision=fp64)")
 
 
 # Random attribution
@@ -604,7 +783,19 @@ def test_options_and_traits_are_checked_when_they_are_given(make, words):
     ("method", "words"),
     [
         ("rollout(start_layer=3)", ["start_layer", "0 to 2", "got 3"]),
-        ("rollout(start_layer=first)", ["start_layer", "0 to 2", "got first"]),
+        ("rollout(start_layer=first)", ["'start_layer'", "a whole number", "got 'first'"]),
+        ("transformer_attribution(start_layer=3)", ["start_layer", "0 to 2", "got 3"]),
+        ("attention(layers=first)", ["'first'", "all, last"]),
+        ("attention(aggregate=mean)", ["'mean'", "auto, normalised, product, sum"]),
+        ("attention(gradient=true, clamp=head)", ["'head'", "did you mean 'heads'"]),
+        ("attcat(stream=middle)", ["'middle'", "input, output"]),
+        ("attcat(attention=paid)", ["'paid'", "readout, received"]),
+        ("gradient_rollout(discard=1.5)", ["discards", "got 1.5"]),
+        ("gradient_rollout(pairing=reversed)", ["'reversed'", "aligned, published"]),
+        ("conservative_lrp(at=image)", ["'image'", "patches, pixels, tokens"]),
+        ("conservative_lrp(norm=mean)", ["'mean'", "mean_std, none, std"]),
+        ("conservative_lrp(activation=relu)", ["'relu'", "derivative, ratio"]),
+        ("partial_lrp(rules=ours)", ["'ours'", "conserving, original"]),
         ("integrated_gradients(steps=0)", ["steps", "at least 1"]),
         ("integrated_gradients(rule=simpson)", ["'simpson'", "gausslegendre, riemann_left"]),
     ],

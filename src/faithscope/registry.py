@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from keyword import iskeyword
+from numbers import Integral, Real
 from typing import Any, Generic, TypeVar
 
 from faithscope.errors import FaithscopeError, unknown
@@ -161,14 +162,27 @@ def as_list(kind: str, given: Any, one: type | tuple[type, ...]) -> list[Any]:
     raise FaithscopeError(f"A {kind} is a name, an object or a function, got {given!r}.")
 
 
+_KINDS: dict[type, tuple[type, str]] = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a word"),
+}
+
+
 def check_options(kind: str, name: str, given: Mapping[str, Any], valid: Mapping[str, Any]) -> None:
-    """Refuse an option that `name` does not have."""
+    """Refuse an option that `name` does not have, or a value of another kind than its default."""
     for option in given:
         if option not in valid:
             if not valid:
                 raise FaithscopeError(f"The {kind} '{name}' takes no options, got '{option}'.")
             raise unknown(f"option of {kind} '{name}'", option, valid)
-        if isinstance(valid[option], bool) and not isinstance(given[option], bool):
+        kind_of_value = _KINDS.get(type(valid[option]))
+        if kind_of_value is None:
+            continue
+        types, words = kind_of_value
+        value = given[option]
+        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
             raise FaithscopeError(
-                f"The option '{option}' of {kind} '{name}' is true or false, got {given[option]!r}."
+                f"The option '{option}' of {kind} '{name}' is {words}, got {value!r}."
             )

@@ -72,8 +72,8 @@ def explain_batch(
     """Explain one batch by several (method, random draw) pairs, sharing what they need.
 
     Evidence is gathered in the model's own type, and once more in float64 if that is another and a
-    method reads relevance. Without a target the predicted class is explained, as the first traced
-    pass predicts it.
+    method reads relevance. Without a target the predicted class is explained, as the model predicts
+    it in its own type.
 
     Returns:
         One tensor of maps per pair, [B, H, W] or [B, h, w], detached.
@@ -85,6 +85,8 @@ def explain_batch(
         undisturbed(model.module),
     ):
         for dtype, group in _by_dtype(model, methods).items():
+            if not group and target is not None:
+                continue
             chosen = [methods[place] for place in group]
             with converted(model.module, dtype):
                 evidence = _gather(model, images, target, chosen, keys, seed, batch_size)
@@ -98,7 +100,7 @@ def _by_dtype(model: Model, methods: Sequence[Draw]) -> dict[torch.dtype, list[i
     groups: dict[torch.dtype, list[int]] = {model.dtype: []}
     for place, (method, _) in enumerate(methods):
         groups.setdefault(method.dtype(model), []).append(place)
-    return {dtype: group for dtype, group in groups.items() if group}
+    return groups
 
 
 def _gather(

@@ -45,11 +45,16 @@ def gather(
     vit = model.require_vit("Attention") if needs & (_OF_ATTENTION | _OF_STREAM) else None
     backward = bool(needs & _OF_BACKWARD)
     inputs = images.clone().requires_grad_(backward)
-    with torch.set_grad_enabled(backward), recording(vit, needs) as record, ExitStack() as stack:
+    with (
+        torch.set_grad_enabled(backward),
+        one_kernel(),
+        recording(vit, needs) as record,
+        ExitStack() as stack,
+    ):
         if backward and vit is not None:
             stack.enter_context(checkpointing(vit.blocks))
         logits = model.logits(inputs)
-        record.is_open = False
+        record.close()
         if vit is not None:
             _check(record, vit, model, images)
         if target is None:
@@ -82,9 +87,10 @@ class Record:
     attention: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     stream: dict[int, Tensor] = field(default_factory=dict)
     parts: dict[str, Tensor] = field(default_factory=dict)
+    versions: list[tuple[Tensor, int]] = field(default_factory=list)
     is_open: bool = True
 
-    def keep(self, where: dict[Any, Any], key: Any, value: Any) -> None:
+    def keep(self, where: dict[Any, Any], key: Any, *seen: Tensor) -> None:
         """Keep what was seen once; a module that runs twice is no block of a ViT."""
         if not self.is_open:
             return
@@ -93,7 +99,17 @@ class Record:
                 "The model runs one of its blocks twice in a forward pass: faithscope cannot read "
                 "its attention. Choose methods that need no attention."
             )
-        where[key] = value
+        where[key] = seen[0] if len(seen) == 1 else seen
+        self.versions += [(tensor, tensor._version) for tensor in seen]
+
+    def close(self) -> None:
+        """See nothing more, and make sure that nothing seen was overwritten since."""
+        self.is_open = False
+        if any(tensor._version != version for tensor, version in self.versions):
+            raise FaithscopeError(
+                "The model changes its tokens in place (as `x += …` does), so what passed through "
+                "it is lost: write `x = x + …`, or choose methods that need no attention."
+            )
 
     def trace(self, logits: Tensor, gradients: dict[str, Any]) -> Trace:
         """What was seen, outside of any graph."""
@@ -104,13 +120,10 @@ class Record:
             attention_inputs=tuple(got.detach() for got, _ in self.attention.values()),
             attention_outputs=tuple(gave.detach() for _, gave in self.attention.values()),
             stream=tuple(tokens.detach() for tokens in self.stream.values()),
-            patches=None if patches is None else patches.detach(),
+            patches=None if patches is None else patches.detach().flatten(2).mT,
             embedded=None if embedded is None else embedded.detach(),
             **gradients,
         )
-
-
-Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
 
 
 @contextmanager
@@ -118,47 +131,36 @@ def recording(vit: ViTView | None, needs: frozenset[str]) -> Iterator[Record]:
     """Record what is needed of a forward pass; hooks are gone afterwards."""
     record, handles = Record(), []
 
-    def watch(module: nn.Module, hook: Hook) -> None:
+    def before(module: nn.Module, see: Callable[[Tensor], None]) -> None:
+        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
+            see(_input(args, kwargs))
+
+        handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+
+    def after(module: nn.Module, see: Callable[[Tensor, Tensor], None]) -> None:
+        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            see(_input(args, kwargs), output[0] if isinstance(output, tuple) else output)
+
         handles.append(module.register_forward_hook(hook, with_kwargs=True))
 
     try:
         if vit is not None and needs & _OF_ATTENTION:
             for index, view in enumerate(vit.attentions):
-                watch(view.module, partial(_record_attention, record, index))
+                after(view.module, partial(record.keep, record.attention, index))
         if vit is not None and needs & _OF_STREAM:
             blocks = vit.require_blocks("Reading the token stream")
             for index, block in enumerate(blocks):
-                watch(block, partial(_record_stream, record, index, index == len(blocks) - 1))
-            if isinstance(vit.anatomy, Anatomy) and isinstance(vit.anatomy.stem, StemView):
-                watch(vit.anatomy.stem.projection, partial(_record_patches, record))
-                if vit.anatomy.stem.norm is not None:
-                    watch(vit.anatomy.stem.norm, partial(_record_embedded, record))
+                before(block, partial(record.keep, record.stream, index))
+            after(blocks[-1], lambda _, left: record.keep(record.stream, len(blocks), left))
+            stem = vit.anatomy.stem if isinstance(vit.anatomy, Anatomy) else None
+            if isinstance(stem, StemView):
+                after(stem.projection, lambda _, left: record.keep(record.parts, "patches", left))
+                if stem.norm is not None:
+                    before(stem.norm, partial(record.keep, record.parts, "embedded"))
         yield record
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _record_attention(
-    record: Record, index: int, _: nn.Module, args: Any, kwargs: Any, output: Any
-) -> None:
-    record.keep(record.attention, index, (_input(args, kwargs), _output(output)))
-
-
-def _record_stream(
-    record: Record, index: int, last: bool, _: nn.Module, args: Any, kwargs: Any, output: Any
-) -> None:
-    record.keep(record.stream, index, _input(args, kwargs))
-    if last:
-        record.keep(record.stream, index + 1, _output(output))
-
-
-def _record_patches(record: Record, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-    record.keep(record.parts, "patches", output.flatten(2).mT)
-
-
-def _record_embedded(record: Record, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-    record.keep(record.parts, "embedded", _input(args, kwargs))
 
 
 def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -166,9 +168,15 @@ def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return tokens
 
 
-def _output(output: Any) -> Tensor:
-    tokens: Tensor = output[0] if isinstance(output, tuple) else output
-    return tokens
+@contextmanager
+def one_kernel() -> Iterator[None]:
+    """Run torch's own attention by the same kernel with and without gradients, bit for bit."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextmanager

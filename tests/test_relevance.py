@@ -1,0 +1,641 @@
+"""Relevance and gradients of a model's parts: rules on paper, sums kept, autograd in one go.
+
+Models are compared with themselves: their attention and norms are swapped for functions written
+here, which know nothing of faithscope, and one call of autograd does the rest.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import faithscope as fs
+from conftest import randn
+from faithscope.methods.attention import grad_cam, gradient_rollout
+from faithscope.methods.evidence import NEEDS, Evidence
+from faithscope.methods.relevance import (
+    STABILISER,
+    add_relevance,
+    clone_relevance,
+    divide,
+    linear_relevance,
+    patch_relevance,
+    pixel_relevance,
+    product_relevance,
+)
+from faithscope.methods.trace import gather
+from faithscope.models.blocks import StemView
+from families import DEPTH, FAMILIES, Family, images_of, refused, seeded, timm_vit
+
+every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+both_rules = pytest.mark.parametrize("rules", ["original", "conserving"])
+
+
+def some_families(*names: str):
+    return pytest.mark.parametrize("family", [FAMILIES[name] for name in names], ids=names)
+
+
+def tensors(*shape: int) -> st.SearchStrategy[Tensor]:
+    """Multiples of 1/4, exact zeros and opposites among them."""
+    count = int(np.prod(shape))
+    values = st.lists(st.integers(-8, 8), min_size=count, max_size=count)
+    return values.map(lambda v: torch.tensor(v, dtype=torch.float64).reshape(shape) / 4)
+
+
+def assert_close(ours: Tensor, expected, tolerance: float = 1e-12) -> None:
+    """Compare on the scale of the largest value expected."""
+    expected = torch.as_tensor(expected, dtype=ours.dtype)
+    scale = max(float(expected.abs().max()), 1e-300)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=tolerance * scale)
+
+
+def by_sample(values: Tensor) -> Tensor:
+    return values.flatten(1).sum(1)
+
+
+# Division
+
+
+def test_division_is_stabilised_upwards_whatever_the_sign():
+    one = torch.ones(4, dtype=torch.float64)
+    total = torch.tensor([2.0, -2.0, 1e-9, -3e-9], dtype=torch.float64)
+    expected = [1 / (2 + 1e-9), 1 / (-2 + 1e-9), 1 / 2e-9, -1 / 2e-9]
+    assert_close(divide(one, total), expected, 1e-15)
+
+
+def test_division_by_exactly_zero_is_zero():
+    total = torch.tensor([0.0, -0.0], dtype=torch.float64)
+    assert torch.equal(divide(torch.tensor([3.0, -3.0]).double(), total).abs(), total.abs())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_division_by_the_stabilisers_opposite_is_by_the_stabiliser(dtype: torch.dtype):
+    total = torch.tensor([-STABILISER], dtype=dtype)
+    assert divide(torch.ones(1, dtype=dtype), total).item() == pytest.approx(1e9, rel=1e-6)
+
+
+# Linear layers
+
+
+X = torch.tensor([[2.0, -1.0]], dtype=torch.float64)
+W = torch.tensor([[1.0, 3.0], [1.0, -1.0], [-2.0, -4.0]], dtype=torch.float64)
+"""Contributions w x: (2, -3), (2, 1), (-4, 4): only positive ones receive relevance."""
+
+
+def test_a_linear_layer_shares_relevance_by_positive_contributions():
+    relevance = torch.tensor([[10.0, 3.0, 100.0]], dtype=torch.float64)
+    ours = linear_relevance(X, W, relevance, "conserving")
+    assert_close(ours, [[10 + 3 * 2 / 3, 3 * 1 / 3 + 100]], 2e-9)
+
+
+def test_the_original_rule_gives_both_signs_of_inputs_all_the_relevance():
+    relevance = torch.tensor([[10.0, 3.0, 100.0]], dtype=torch.float64)
+    ours = linear_relevance(X, W, relevance, "original")
+    assert_close(ours, [[10 + 3, 3 + 100]], 2e-9)
+
+
+linear_layers = given(x=tensors(3, 4), w=tensors(5, 4), relevance=tensors(3, 5))
+
+
+def contributions(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """What positive and what negative inputs add to each output: [batch, out]."""
+    each = x[:, None] * w
+    positive = each.clamp(min=0)
+    return (positive * (x > 0)[:, None]).sum(-1), (positive * (x < 0)[:, None]).sum(-1)
+
+
+@linear_layers
+def test_a_conserving_linear_layer_keeps_the_sum_of_each_sample(x, w, relevance):
+    found = linear_relevance(x, w, relevance, "conserving")
+    plus, minus = contributions(x, w)
+    reached = plus + minus > 0  # an output without positive contributions has nobody to hand it to
+    # Contributions are multiples of 1/16: the stabiliser takes no more than 16e-9 of relevance.
+    lost = (by_sample(found) - by_sample(relevance * reached)).abs()
+    assert (lost <= 1.7e-8 * by_sample(relevance.abs())).all()
+
+
+@linear_layers
+def test_the_original_rule_keeps_the_sum_of_each_part_apart(x, w, relevance):
+    found = linear_relevance(x, w, relevance, "original")
+    for part, reached in zip((x > 0, x < 0), contributions(x, w), strict=True):
+        lost = (by_sample(found * part) - by_sample(relevance * (reached > 0))).abs()
+        assert (lost <= 1.7e-8 * by_sample(relevance.abs())).all()
+
+
+@linear_layers
+def test_a_linear_layer_gives_nothing_to_inputs_that_are_zero_and_takes_tokens_one_by_one(
+    x, w, relevance
+):
+    for rules in ("original", "conserving"):
+        found = linear_relevance(x, w, relevance, rules)
+        assert (found[x == 0] == 0).all()
+        tokens = linear_relevance(x[None], w, relevance[None], rules)
+        assert_close(tokens[0], found)
+
+
+# Sums
+
+
+def test_the_original_rule_of_a_sum_shares_in_proportion():
+    a, b = torch.tensor([[[3.0, 1.0, 1.0]]]).double(), torch.tensor([[[1.0, -3.0, -1.0]]]).double()
+    relevance = torch.tensor([[[8.0, 2.0, 5.0]]]).double()
+    to_a, to_b = add_relevance(a, b, relevance, "original")
+    assert_close(to_a, [[[6, -1, 0]]], 2e-9)  # 1 - 1 is exactly 0: nobody gets that relevance
+    assert_close(to_b, [[[2, 3, 0]]], 2e-9)
+
+
+def test_the_conserving_rule_of_a_sum_rescales_both_operands_to_the_whole():
+    a, b = torch.tensor([[[3.0, 1.0]]]).double(), torch.tensor([[[1.0, -3.0]]]).double()
+    relevance = torch.tensor([[[8.0, 14.0]]]).double()
+    # In proportion, (6, -7) and (2, 21): the whole, 22, is shared 1 : 23, though 6 - 7 is negative.
+    to_a, to_b = add_relevance(a, b, relevance, "conserving")
+    assert_close(to_a, [[[-6 * 22 / 24, 7 * 22 / 24]]], 1e-8)
+    assert_close(to_b, [[[2 * 22 / 24, 21 * 22 / 24]]], 1e-8)
+
+
+adds = given(a=tensors(3, 2, 3), b=tensors(3, 2, 3), relevance=tensors(3, 2, 3))
+
+
+@adds
+def test_a_conserving_sum_keeps_the_sum_of_each_sample_and_shares_it_by_size(a, b, relevance):
+    sums = torch.stack([by_sample(part) for part in add_relevance(a, b, relevance, "original")])
+    assume(((sums == 0) | (sums.abs() > 0.01)).all())  # else the stabiliser takes what it likes
+    assume((sums != 0).any(0).all())
+    whole = by_sample(relevance)
+    found = torch.stack([by_sample(part) for part in add_relevance(a, b, relevance, "conserving")])
+    assert ((found.sum(0) - whole).abs() <= 1e-6 * whole.abs()).all()
+    shares = sums.abs() / sums.abs().sum(0)
+    assert ((found - shares * whole).abs() <= 1e-6 * whole.abs()).all()
+
+
+@adds
+def test_sums_in_a_batch_are_shared_as_one_by_one(a, b, relevance):
+    # The published program took sums over the whole batch.
+    scale = torch.tensor([1.0, 10.0, -100.0], dtype=torch.float64)[:, None, None]
+    for rules in ("original", "conserving"):
+        together = add_relevance(a, b, relevance * scale, rules)
+        for one in range(3):
+            part = slice(one, one + 1)
+            alone = add_relevance(a[part], b[part], relevance[part] * scale[part], rules)
+            for whole, single in zip(together, alone, strict=True):
+                assert_close(whole[part], single, 1e-10)
+
+
+# Copies and products
+
+
+@given(x=tensors(2, 3), one=tensors(2, 3), other=tensors(2, 3))
+def test_a_tensor_used_twice_gets_the_relevance_of_both_uses_unless_it_is_zero(x, one, other):
+    found = clone_relevance(x, one, other)
+    assert_close(found, (one + other) * (x != 0), 1e-8)
+    assert (found[x == 0] == 0).all()
+
+
+def test_the_factors_of_a_product_get_half_each():
+    a, b = torch.tensor([[1.0, 2.0]]).double(), torch.tensor([[3.0], [0.5]]).double()
+    to_a, to_b = product_relevance(a, b, a @ b, torch.tensor([[8.0]]).double())
+    assert_close(to_a, [[3.0, 1.0]], 1e-9)  # 3 and 1 of the product 4 are each term's, times 8 / 2
+    assert_close(to_b, [[3.0], [1.0]], 1e-9)
+
+
+@given(a=tensors(2, 3, 2), b=tensors(2, 2, 4), relevance=tensors(2, 3, 4))
+def test_the_factors_of_a_product_share_its_sum_equally(a, b, relevance):
+    product = a @ b
+    to_a, to_b = product_relevance(a, b, product, relevance)
+    half = by_sample(relevance * (product != 0)) / 2
+    scale = by_sample(relevance.abs())
+    # Products are multiples of 1/16: the stabiliser takes no more than 16e-9 of relevance.
+    assert ((by_sample(to_a) - half).abs() <= 1.7e-8 * scale).all()
+    assert ((by_sample(to_b) - half).abs() <= 1.7e-8 * scale).all()
+
+
+# Pixels
+
+
+def stem_of(weight: Tensor) -> StemView:
+    _, channels, height, width = weight.shape
+    convolution = nn.Conv2d(channels, len(weight), (height, width), (height, width)).double()
+    convolution.weight.data = weight
+    return StemView(convolution.requires_grad_(False), list, list, None)
+
+
+def test_pixels_share_by_how_far_each_is_from_its_worst_value():
+    stem = stem_of(torch.tensor([[[[1.0, -2.0]]]]).double())
+    images = torch.tensor([[[[0.5, -1.0]]], [[[0.0, 8.0]]]]).double()
+    relevance = torch.tensor([[[9.0]], [[9.0]]]).double()
+    # First image: w x - w⁺ low - w⁻ high = (0.5 + 1, 2 + 1); second: (0 - 0, -16 + 16) are both 0,
+    # by its own bounds 0 and 8.
+    found = pixel_relevance(stem, images, relevance)
+    assert_close(found, [[[3.0, 6.0]], [[0.0, 0.0]]], 1e-8)
+
+
+@given(x=tensors(3, 2, 4, 4), w=tensors(5, 2, 2, 2), relevance=tensors(3, 4, 5))
+def test_pixels_get_all_the_relevance_that_patches_had(x, w, relevance):
+    low = x.amin((1, 2, 3), keepdim=True).expand_as(x)
+    high = x.amax((1, 2, 3), keepdim=True).expand_as(x)
+    patches = nn.functional.unfold(x, 2, stride=2).mT
+    flat = w.flatten(1)
+    room = (patches[:, :, None] * flat).sum(-1)
+    room = room - nn.functional.unfold(low, 2, stride=2).mT @ flat.clamp(min=0).T
+    room = room - nn.functional.unfold(high, 2, stride=2).mT @ flat.clamp(max=0).T
+    found = pixel_relevance(stem_of(w), x, relevance)
+    lost = (by_sample(found) - by_sample(relevance * (room > 0))).abs()
+    assert (lost <= 1.7e-8 * by_sample(relevance.abs())).all()
+    assert found.shape == (3, 4, 4)
+
+
+def test_where_only_patches_have_positions_only_they_share_with_them():
+    module = seeded(lambda: timm_vit(no_embed_class=True, reg_tokens=2))
+    evidence = evidence_of(module, images_of((32, 32)))
+    patches, embedded = evidence.tensor("patches"), evidence.tensor("embedded")
+    relevance = randn(*embedded.shape)
+    stem = evidence.vit.require_anatomy("this test").stem
+    found = patch_relevance(stem, patches, embedded, relevance, "conserving")
+    positions = module.pos_embed.expand_as(patches)
+    expected, _ = add_relevance(patches, positions, relevance[:, 3:], "conserving")
+    assert_close(found, expected, 1e-10)
+
+
+# The sweep
+
+
+def evidence_of(module: nn.Module, images: Tensor, target: int = 1) -> Evidence:
+    chosen = torch.full((len(images),), target)
+    module.requires_grad_(False)
+    return gather(fs.wrap(module), images, chosen, frozenset(NEEDS), keys=[])
+
+
+@every_family
+def test_conserved_relevance_sums_to_one_at_every_block_boundary(family: Family):
+    evidence = evidence_of(family.module(), family.images(3))
+    sweep = evidence.sweep("conserving")
+    ones = torch.ones(3, dtype=torch.float64)
+    for index in reversed(range(DEPTH + 1)):
+        relevance = sweep.descend(index)
+        assert relevance.shape == evidence.tensors("stream")[index].shape
+        torch.testing.assert_close(by_sample(relevance), ones, rtol=0, atol=1e-6)
+
+
+@every_family
+def test_pixels_keep_the_conserved_relevance_of_patches(family: Family):
+    evidence = evidence_of(family.module(), family.images(3))
+    stem = evidence.vit.require_anatomy("this test").stem
+    relevance = evidence.sweep("conserving").descend(0)
+    patches = evidence.tensor("patches"), evidence.tensor("embedded")
+    relevance = patch_relevance(stem, *patches, relevance, "conserving")
+    pixels = pixel_relevance(stem, evidence.images, relevance)
+    assert_close(by_sample(pixels), by_sample(relevance), 1e-7)
+
+
+@both_rules
+def test_a_sweep_goes_down_once_and_refuses_to_go_up_again(rules: str):
+    evidence = evidence_of(seeded(timm_vit), images_of((32, 32)))
+    sweep = evidence.sweep(rules)
+    last = sweep.attention(2)
+    assert sweep.attention(2) is last
+    assert sweep.attention(0).shape == last.shape
+    assert sweep.reached == 0
+    assert evidence.sweep(rules) is sweep
+    with refused("last first"):
+        sweep.attention(2)
+
+
+def test_unknown_rules_are_refused_by_name():
+    with refused("'strict'", "conserving, original"):
+        fs.explain(seeded(timm_vit), images_of((32, 32)), "lrp(rules=strict)")
+
+
+# Gradients, by autograd through attention that is written out here
+
+
+@contextmanager
+def own_attention(change: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
+    """Let every library attend by this function; `change` sees each block's probabilities."""
+    count = iter(range(DEPTH))
+
+    def attend(query, key, value, *_, scale=None, **__) -> Tensor:
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        probabilities = (query @ key.transpose(-2, -1) * scale).softmax(-1)
+        return change(probabilities, next(count)) @ value
+
+    with patch.object(nn.functional, "scaled_dot_product_attention", attend):
+        yield
+    assert next(count, None) is None
+
+
+def blocks_of(module: nn.Module) -> list[nn.Module]:
+    lists = (nn.ModuleList, nn.Sequential)
+    return next(
+        list(child)
+        for child in module.modules()
+        if isinstance(child, lists) and len(child) == DEPTH
+    )
+
+
+@contextmanager
+def changed_stream(module: nn.Module, change: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
+    """`change` sees, and may replace, the tokens that enter each block and leave the last."""
+
+    def enter(index: int):
+        def hook(_, args, kwargs):
+            return (change(args[0], index), *args[1:]), kwargs
+
+        return hook
+
+    def leave(_, args, output):
+        if isinstance(output, tuple):
+            return (change(output[0], DEPTH), *output[1:])
+        return change(output, DEPTH)
+
+    blocks = blocks_of(module)
+    with ExitStack() as stack:
+        for index, block in enumerate(blocks):
+            handle = block.register_forward_pre_hook(enter(index), with_kwargs=True)
+            stack.callback(handle.remove)
+        stack.callback(blocks[-1].register_forward_hook(leave).remove)
+        yield
+
+
+def logit(module: nn.Module, images: Tensor, target: int = 1) -> Tensor:
+    output = module(images)
+    return getattr(output, "logits", output)[:, target].sum()
+
+
+@every_family
+def test_attention_and_its_gradient_are_what_autograd_gives(family: Family):
+    module, images = family.module(), family.images(2)
+    evidence = evidence_of(module, images)
+    seen: list[Tensor] = []
+
+    def keep(probabilities: Tensor, _: int) -> Tensor:
+        seen.append(probabilities)
+        return probabilities
+
+    with own_attention(keep):
+        gradients = torch.autograd.grad(logit(module, images.requires_grad_()), seen)
+    for layer in evidence.layers():
+        assert_close(layer.attention, seen[layer.index].detach(), 1e-10)
+        assert_close(layer.attention_gradient, gradients[layer.index], 1e-10)
+
+
+@every_family
+def test_the_stream_and_its_gradient_are_what_autograd_gives(family: Family):
+    module, images = family.module(), family.images(2)
+    evidence = evidence_of(module, images)
+    seen: list[Tensor] = []
+
+    def keep(tokens: Tensor, _: int) -> Tensor:
+        seen.append(tokens)
+        return tokens
+
+    with changed_stream(module, keep):
+        gradients = torch.autograd.grad(logit(module, images.requires_grad_()), seen)
+    for layer in evidence.layers():
+        for side, place in (("input", layer.index), ("output", layer.index + 1)):
+            assert_close(layer.stream(side), seen[place].detach(), 1e-10)
+            assert_close(layer.stream_gradient(side), gradients[place], 1e-10)
+
+
+@some_families("timm_registers", "timm_pooled", "hf_deit_teacher", "torchvision_vit")
+def test_gradients_are_the_change_of_the_logit_under_small_changes(family: Family):
+    module, images = family.module(), family.images(1)
+    evidence = evidence_of(module, images)
+    step = 1e-5
+
+    def slope(context, direction: Tensor, place: int) -> Tensor:
+        """How fast the logit changes along a direction, by central differences."""
+
+        def logit_at(size: float) -> Tensor:
+            nudge = lambda values, at: values + size * direction * (at == place)  # noqa: E731
+            with context(nudge):  # torch's own attention takes another way without gradients
+                return logit(module, images.clone().requires_grad_()).detach()
+
+        return (logit_at(step) - logit_at(-step)) / (2 * step)
+
+    for layer in evidence.layers():
+        direction = randn(*layer.attention.shape, seed=layer.index)
+        expected = (layer.attention_gradient * direction).sum()
+        found = slope(own_attention, direction, layer.index)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+        gradient = layer.stream_gradient()
+        direction = randn(*gradient.shape, seed=layer.index)
+
+        def stream(nudge, place=layer.index):
+            only = lambda tokens, at: nudge(tokens, at) if at == place else tokens  # noqa: E731
+            return changed_stream(module, only)
+
+        found = slope(stream, direction, layer.index)
+        torch.testing.assert_close(found, (gradient * direction).sum(), rtol=1e-6, atol=1e-8)
+
+
+# Conservative LRP, by one call of autograd through norms that are written out here
+
+
+@contextmanager
+def own_norm(constant: str) -> Iterator[None]:
+    """Let every LayerNorm hold its deviation ("std"), its mean as well, or nothing constant."""
+
+    def norm(x, shape, weight=None, bias=None, eps=1e-5) -> Tensor:
+        mean = x.mean(-1, keepdim=True)
+        std = ((x - mean).square().mean(-1, keepdim=True) + eps).sqrt()
+        mean = mean.detach() if constant == "mean_std" else mean
+        std = std if constant == "none" else std.detach()
+        return (x - mean) / std * weight + bias
+
+    with patch.object(nn.functional, "layer_norm", norm):
+        yield
+
+
+GELUS = ("GELU", "GELUActivation")
+
+
+@contextmanager
+def own_gelu(module: nn.Module, activation: str) -> Iterator[None]:
+    """Let every GELU hold GELU(x) / x constant ("ratio"), or nothing."""
+
+    def gelu(_: nn.Module, args: tuple[Tensor], __: Tensor) -> Tensor:
+        share = (1 + torch.erf(args[0] / 2**0.5)) / 2
+        return args[0] * (share.detach() if activation == "ratio" else share)
+
+    found = [child for child in module.modules() if type(child).__name__ in GELUS]
+    assert len(found) == DEPTH
+    with ExitStack() as stack:
+        for child in found:
+            stack.callback(child.register_forward_hook(gelu).remove)
+        yield
+
+
+def conservative_by_hand(
+    module: nn.Module, images: Tensor, prefix: int, *, norm: str, activation: str
+) -> dict[str, Tensor]:
+    """Input times gradient of the simplified model at its tokens, patches and pixels."""
+    kept: dict[str, Tensor] = {"pixels": images.clone().requires_grad_()}
+
+    def tokens(values: Tensor, at: int) -> Tensor:
+        return kept.setdefault("tokens", values) if at == 0 else values
+
+    def patches(_, args, output) -> None:
+        kept["patches"] = output
+
+    convolution = next(child for child in module.modules() if isinstance(child, nn.Conv2d))
+    handle = convolution.register_forward_hook(patches)
+    with (
+        own_attention(lambda probabilities, _: probabilities.detach()),
+        own_norm(norm),
+        own_gelu(module, activation),
+        changed_stream(module, tokens),
+    ):
+        found = torch.autograd.grad(logit(module, kept["pixels"]), list(kept.values()))
+    handle.remove()
+    products = {
+        place: (values * gradient).detach()
+        for (place, values), gradient in zip(kept.items(), found, strict=True)
+    }
+    grid = products["patches"].shape[-2:]
+    products["tokens"] = products["tokens"][:, prefix:].sum(-1).reshape(-1, *grid)
+    return products | {part: products[part].sum(1) for part in ("patches", "pixels")}
+
+
+@every_family
+def test_conservative_lrp_is_one_gradient_of_the_simplified_model(family: Family):
+    module, images = family.module(), family.images(2)
+    module.requires_grad_(False)
+    expected = conservative_by_hand(
+        module, images, family.prefix, norm="std", activation="derivative"
+    )
+    for place, units in (("tokens", "patches"), ("patches", "patches"), ("pixels", "pixels")):
+        method = fs.method("conservative_lrp", at=place)
+        ours = fs.explain(module, images, method, target=1, units=units)
+        assert_close(ours, expected[place], 1e-10)
+
+
+@some_families("timm_vit", "timm_layer_scale_qk_norm", "timm_pooled", "hf_vit", "torchvision_vit")
+@pytest.mark.parametrize(
+    "options",
+    [{"norm": "mean_std"}, {"norm": "none"}, {"activation": "ratio"}],
+    ids=["mean_std", "none", "ratio"],
+)
+def test_variants_of_conservative_lrp_are_one_gradient_of_theirs(family: Family, options):
+    module, images = family.module(), family.images(2)
+    module.requires_grad_(False)
+    both = {"norm": "std", "activation": "derivative", **options}
+    expected = conservative_by_hand(module, images, family.prefix, **both)["tokens"]
+    method = fs.method("conservative_lrp", **options)
+    ours = fs.explain(module, images, method, target=1, units="patches")
+    assert_close(ours, expected, 1e-10)
+    plain = fs.explain(module, images, "conservative_lrp", target=1, units="patches")
+    assert (ours - plain).abs().max() > 1e-3 * plain.abs().max()
+
+
+def test_tokens_before_a_norm_are_explained_through_it():
+    module = seeded(lambda: timm_vit(pre_norm=True))
+    module.requires_grad_(False)
+    images = images_of((32, 32))
+    kept: list[Tensor] = []
+    handle = module.norm_pre.register_forward_pre_hook(lambda _, args: kept.append(args[0]))
+    with own_attention(lambda probabilities, _: probabilities.detach()), own_norm("std"):
+        found = logit(module, images.clone().requires_grad_())
+        (gradient,) = torch.autograd.grad(found, kept)
+    handle.remove()
+    ours = fs.explain(module, images, "conservative_lrp", target=1, units="patches")
+    assert_close(ours.flatten(1), (kept[0].detach() * gradient).sum(-1)[:, 1:], 1e-10)
+
+
+# Attention methods
+
+
+@every_family
+def test_the_ablation_familys_corners_are_the_methods_they_are_named_after(family: Family):
+    corners = {
+        "attention(layers=last)": "raw_attention",
+        "attention": "rollout",
+        "attention(gradient=true)": "transformer_mm",
+    }
+    last = "attention(layers=last, gradient=true)"
+    module, images = family.module(), family.images()
+    maps = fs.explain(
+        module, images, [*corners, *corners.values(), last], target=1, units="patches"
+    )
+    for ours, theirs in corners.items():
+        assert torch.equal(maps[fs.method(ours).label], maps[theirs])
+    layer = next(evidence_of(module, images).layers())
+    rows = (layer.attention * layer.attention_gradient).clamp(min=0).mean(1)
+    read = rows[:, family.prefix :].mean(1) if family.readout == "mean" else rows[:, 0]
+    expected = read[:, family.prefix :].reshape(-1, *family.grid)
+    assert_close(maps[fs.method(last).label], expected)
+
+
+def made_up(attention: Tensor, gradient: Tensor, index: int = 0, depth: int = 1):
+    """A block with this attention and gradient, [B, heads, N, N], and a class token."""
+    return SimpleNamespace(
+        attention=attention,
+        attention_gradient=gradient,
+        index=index,
+        depth=depth,
+        is_last=index == depth - 1,
+        prefix_tokens=1,
+    )
+
+
+def class_row(count: int, tokens: int) -> Tensor:
+    row = torch.zeros(count, tokens, dtype=torch.float64)
+    row[:, 0] = 1
+    return row
+
+
+def test_grad_cam_of_heads_that_all_speak_against_the_class_is_zero_and_scaled_is_nan():
+    attention = randn(2, 3, 5, 5).softmax(-1)
+    gradient = randn(2, 3, 5, 5, seed=1)
+    gradient[0] = -gradient[0].abs()
+    layer, row = made_up(attention, gradient), class_row(2, 5)
+    maps = grad_cam(row, layer)[:, 1:]
+    assert (maps[0] == 0).all()
+    assert maps[1].max() > 0
+    scaled = grad_cam(row, layer, minmax=True)[:, 1:]
+    assert scaled[0].isnan().all()
+    assert (scaled[1].min(), scaled[1].max()) == (0, 1)
+    assert (grad_cam(row, layer, clamp=False)[0, 1:] < 0).all()
+
+
+def published_rollout(attention: np.ndarray, gradient: np.ndarray | None, discard: float):
+    """The published loop over blocks, of one image: [blocks, heads, N, N] -> [N - 1]."""
+    count = attention.shape[-1]
+    result = np.eye(count)
+    for block in range(len(attention)):
+        if gradient is None:
+            fused = attention[block].mean(0)
+        else:
+            fused = np.maximum((attention[block] * gradient[block]).mean(0), 0)
+        flat = fused.flatten()
+        lowest = np.argsort(flat, kind="stable")[: int(flat.size * discard)]
+        if gradient is None:
+            lowest = lowest[lowest != 0]
+        flat[lowest] = 0
+        mixed = (flat.reshape(count, count) + np.eye(count)) / 2
+        result = mixed / mixed.sum(-1) @ result
+    return result[0, 1:] / result[0, 1:].max()
+
+
+@pytest.mark.parametrize("discard", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("with_gradient", [True, False])
+def test_gradient_rollout_is_the_published_loop_of_each_image_alone(discard, with_gradient):
+    images, depth, heads, tokens = 4, 3, 2, 7
+    scale = 10.0 ** torch.arange(images)[:, None, None, None, None]  # discards would mix otherwise
+    attention = randn(images, depth, heads, tokens, tokens).softmax(-1)
+    attention[:, :, :, 0, 0] = 1e-3  # the smallest entry, which only the gradient may discard
+    gradient = randn(images, depth, heads, tokens, tokens, seed=1) * scale
+    row = class_row(images, tokens)
+    for index in reversed(range(depth)):
+        layer = made_up(attention[:, index], gradient[:, index], index, depth)
+        row = gradient_rollout(row, layer, discard=discard, gradient=with_gradient)
+    for image in range(images):
+        slopes = gradient[image].numpy() if with_gradient else None
+        expected = published_rollout(attention[image].numpy(), slopes, discard)
+        np.testing.assert_allclose(row[image, 1:], expected, rtol=0, atol=1e-12)
