@@ -157,3 +157,60 @@ def refused(*words: str) -> Iterator[None]:
     assert message[-1] in ".…"
     for word in words:
         assert word in message
+
+
+class TwoConvolutions(nn.Module):
+    """A patch embedding of two convolutions, with what timm asks of one."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.img_size, self.patch_size, self.grid_size = (32, 32), (8, 8), (4, 4)
+        self.first, self.second = nn.Conv2d(3, 8, 4, 4), nn.Conv2d(8, width, 2, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens: Tensor = self.second(self.first(images).relu()).flatten(2).mT
+        return tokens
+
+
+def timm_convolutional_stem(**options: Any) -> nn.Module:
+    module = timm_vit(**options)
+    module.patch_embed = TwoConvolutions()
+    return module
+
+
+VARIANTS = {
+    "registers_without_positions": Family(
+        lambda: timm_vit(no_embed_class=True, reg_tokens=2), prefix=3
+    ),
+    "class_token_without_position": Family(lambda: timm_vit(no_embed_class=True)),
+    "pooled_with_class_token": Family(lambda: timm_vit(global_pool="avg"), readout="mean"),
+    "pooled_without_feature_norm": Family(
+        lambda: timm_vit(global_pool="avg", fc_norm=False), readout="mean"
+    ),
+    "pooled_with_registers": Family(
+        lambda: timm_vit(global_pool="avg", class_token=False, reg_tokens=2),
+        prefix=2,
+        readout="mean",
+    ),
+    "norm_before_blocks": Family(lambda: timm_vit(pre_norm=True)),
+    "norms_inside_branches": Family(lambda: timm_vit(scale_attn_norm=True, scale_mlp_norm=True)),
+    "no_bias_in_projections": Family(lambda: timm_vit(proj_bias=False, qkv_bias=False)),
+    "query_and_key_norms": Family(lambda: timm_vit(qk_norm=True)),
+    "layer_scale": Family(lambda: timm_vit(init_values=0.3)),
+    "odd_mlp_ratio": Family(lambda: timm_vit(mlp_ratio=1.7)),
+    "narrow_mlp": Family(lambda: timm_vit(mlp_ratio=1)),
+    "three_heads": Family(lambda: timm_vit(num_heads=3)),
+    "one_head": Family(lambda: timm_vit(num_heads=1)),
+    "many_heads": Family(lambda: timm_vit(num_heads=8)),
+    "one_block": Family(lambda: timm_vit(depth=1)),
+    "five_blocks": Family(lambda: timm_vit(depth=5)),
+    "relu": Family(lambda: timm_vit(act_layer="relu")),
+    "quick_gelu": Family(lambda: timm_vit(act_layer="quick_gelu")),
+    "no_positions": Family(lambda: timm_vit(pos_embed="none")),
+    "other_size": Family(lambda: timm_vit(dynamic_img_size=True), size=(48, 40)),
+    "hf_vit_msn": Family(lambda: hf("ViTMSN")),
+    "hf_dinov2": Family(lambda: hf("Dinov2", mlp_ratio=2)),
+    "hf_no_qkv_bias": Family(lambda: hf("ViT", qkv_bias=False)),
+    "hf_silu": Family(lambda: hf("ViT", hidden_act="silu")),
+}
+"""Further ViTs that have the canonical parts; every method must be right for each."""

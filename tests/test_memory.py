@@ -2,16 +2,21 @@
 
 import os
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import faithscope as fs
 from conftest import assert_same_scores, eleven_maps, randn, score_maps, toy
 from faithscope import evaluation
+from faithscope.methods import METHODS
+from families import FAMILIES, TIMM, images_of, seeded, timm_vit
 
 # --- Out of memory ---
 
@@ -76,6 +81,149 @@ def test_explanations_that_do_not_fit_are_halved_too():
 def test_a_single_image_that_does_not_fit_is_an_error_that_says_so(kind):
     with pytest.raises(fs.FaithscopeError, match="single image"):
         fs.evaluate(kind(toy(), 0), randn(3, 3, 10, 10), methods="gradient")
+
+
+class CrampedViT(VisionTransformer):
+    """Runs out of memory above so many inputs: in the forward pass, or in the backward pass."""
+
+    most, when, failures = 3, "forward", 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) > self.most and self.when == "forward":
+            self.fail()
+        logits = super().forward(images)
+        if len(images) > self.most and self.when == "backward" and logits.requires_grad:
+            logits.register_hook(lambda _: self.fail())
+        return logits
+
+    def fail(self) -> None:
+        self.failures += 1
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+IN_PAPERS = [method.name for method in METHODS.values() if method.in_papers]
+
+
+@pytest.mark.parametrize("when", ["forward", "backward"])
+@pytest.mark.parametrize("methods", [[name] for name in IN_PAPERS] + [IN_PAPERS], ids="+".join)
+def test_every_method_halves_a_batch_that_does_not_fit_and_its_maps_stay(when, methods):
+    images, target = images_of((32, 32), 7), torch.arange(7) % 5
+    cramped, roomy = seeded(lambda: CrampedViT(**TIMM)), seeded(timm_vit)
+    cramped.when = when
+    maps = fs.explain(cramped, images, methods, target=target)
+    expected = fs.explain(roomy, images, methods, target=target)
+    for name in methods:
+        error = (maps[name] - expected[name]).abs().amax((1, 2))
+        assert (error <= 1e-10 * expected[name].abs().amax((1, 2))).all(), name
+    without = {"random", "lrp", "partial_lrp", "conservative_lrp"}
+    needs_pass = methods != ["random"] and not (when == "backward" and set(methods) <= without)
+    assert (cramped.failures > 0) == needs_pass
+
+
+@pytest.mark.parametrize("when", ["forward", "backward"])
+@pytest.mark.parametrize("method", ["integrated_gradients", "transformer_mm", "attcat"])
+def test_a_single_image_that_cannot_be_explained_is_an_error_that_says_so(when, method):
+    module = seeded(lambda: CrampedViT(**TIMM))
+    module.most, module.when = 0, when
+    with pytest.raises(fs.FaithscopeError, match="single image"):
+        fs.explain(module, images_of((32, 32), 3), method, target=1)
+
+
+def test_no_other_error_is_taken_for_lack_of_memory():
+    module = seeded(lambda: CrampedViT(**TIMM))
+    module.fail = lambda: torch.ones(2) @ torch.ones(3)
+    with pytest.raises(RuntimeError, match="size"):
+        fs.explain(module, images_of((32, 32), 7), "gradient", target=1)
+
+
+# --- What a batch keeps ---
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of every tensor that is made inside, until it is forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live, self.peak, self.known = 0, 0, set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for item in result if isinstance(result, Sequence) else [result]:
+            if isinstance(item, Tensor):
+                self.count(item.untyped_storage())
+        return result
+
+    def count(self, storage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self.known:
+            self.known.add(key)
+            self.live += size
+            self.peak = max(self.peak, self.live)
+            weakref.finalize(storage, self.forget, key, size)
+
+    def forget(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.live -= size
+
+
+MANY_TOKENS = {"img_size": 48, "patch_size": 4, "embed_dim": 16, "num_heads": 8, "mlp_ratio": 1}
+TOKENS, BATCH = 145, 2
+STREAM, ATTENTION = BATCH * TOKENS * 16 * 8, BATCH * 8 * TOKENS * TOKENS * 8
+
+
+def peak_of(run, depth: int) -> int:
+    """The most bytes that were alive at once, beside the model and its images."""
+    module = seeded(lambda: timm_vit(**MANY_TOKENS, depth=depth))
+    for block in module.blocks:
+        block.attn.fused_attn = False  # attention exists in the forward pass, too
+    images = images_of((48, 48), BATCH)
+    with LiveBytes() as counter:
+        run(module, images)
+    return counter.peak
+
+
+def test_live_bytes_are_counted_while_they_live():
+    with LiveBytes() as counter:
+        kept = torch.zeros(1000, dtype=torch.float64)
+        assert counter.live == 8000
+        view, more = kept[3:], kept + 1
+        assert counter.live == 16000
+        del kept, more
+        assert counter.live == 8000
+        del view
+        assert (counter.live, counter.peak) == (0, 16000)
+
+
+def test_the_plain_backward_pass_keeps_the_attention_of_every_block():
+    """What the next test would see if blocks were not checkpointed."""
+
+    def plain(module: nn.Module, images: Tensor) -> None:
+        module(images.requires_grad_(True)).sum().backward()
+
+    assert peak_of(plain, 6) - peak_of(plain, 2) >= 4 * ATTENTION
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [[name] for name in IN_PAPERS if name not in ("integrated_gradients", "random")]
+    + [[name for name in IN_PAPERS if name != "integrated_gradients"]],
+    ids="+".join,
+)
+def test_depth_adds_token_streams_to_memory_but_no_attention(methods):
+    def explain(module: nn.Module, images: Tensor) -> None:
+        fs.explain(module, images, methods, target=1)
+
+    growth = (peak_of(explain, 6) - peak_of(explain, 2)) / 4
+    assert growth <= 12 * STREAM < 0.2 * ATTENTION
+
+
+def test_maps_keep_nothing_of_the_pass_that_made_them():
+    family = FAMILIES["timm_vit"]
+    module, images = family.module(), family.images()
+    with LiveBytes() as counter:
+        maps = fs.explain(module, images, IN_PAPERS, target=1)
+        assert counter.live <= 4 * sum(values.nbytes for values in maps.values())
+        assert all(values.grad_fn is None for values in maps.values())
 
 
 # --- Streaming ---

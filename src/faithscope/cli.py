@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from faithscope.results import Result
 
 BUNDLED_MODEL, BUNDLED_DATA = "bundled:cifar10_vit", "bundled:cifar10"
-DEMO_METHODS = ("integrated_gradients", "gradient", "input_x_gradient", "raw_attention", "rollout")
+DEMO_METHODS = (
+    "integrated_gradients",
+    "rollout",
+    "attcat",
+    "transformer_mm",
+    "transformer_attribution",
+)
 DEMO_DRAWS = 2
 DEMO_PICTURES = 4
 LONG_SECONDS = 15 * 60

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from faithscope.errors import FaithscopeError, choose
 from faithscope.methods.evidence import Evidence
 from faithscope.methods.method import register_method
-from faithscope.models.blocks import Anatomy, StemView
+from faithscope.models.blocks import Anatomy
 
 PLACES = ("tokens", "patches", "pixels")
 NORMS = ("std", "mean_std", "none")
@@ -56,6 +56,7 @@ def conservative_lrp(
     anatomy.stem.operands(patches, evidence.tensor("embedded"))  # checks the stem
     if at == "patches":
         return (patches * of_patches).sum(-1).reshape(-1, rows, columns)
+    anatomy.stem.check_projection(images, patches)
     weight = anatomy.stem.projection.weight
     return (images * anatomy.stem.project_back(of_patches.mT, weight, images)).sum(1)
 
@@ -77,12 +78,11 @@ def conservative_gradient(
             list(zip(anatomy.blocks, stream, stream[1:], strict=False))
         ):
             tokens = entered.clone().requires_grad_(True)
-            out = block.run(tokens, norm=keep, activate=activate, detach=True).out
-            block.check(out, left)
-            (gradient,) = torch.autograd.grad(out, tokens, gradient)
-        if isinstance(anatomy.stem, StemView) and anatomy.stem.norm is not None:
-            tokens = evidence.tensor("embedded").clone().requires_grad_(True)
-            (gradient,) = torch.autograd.grad(keep(anatomy.stem.norm, tokens), tokens, gradient)
+            steps = block.run(tokens, norm=keep, activate=activate, detach=True)
+            block.check(steps, left)
+            (gradient,) = torch.autograd.grad(steps.out, tokens, gradient)
+        tokens = evidence.tensor("embedded").clone().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(keep(anatomy.pre_norm, tokens), tokens, gradient)
     return gradient
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from faithscope.errors import FaithscopeError, choose
 from faithscope.methods.evidence import Evidence
 from faithscope.methods.method import register_method
+from faithscope.methods.trace import no_gradient
 
 RULES = ("gausslegendre", "riemann_right", "riemann_left", "riemann_middle", "riemann_trapezoid")
 
@@ -44,12 +45,15 @@ def integrated_gradients(
     if not isinstance(steps, int) or steps < 1:
         raise FaithscopeError(f"integrated_gradients needs steps of at least 1, got {steps!r}.")
     explainer = IntegratedGradients(evidence.model.logits, multiply_by_inputs=True)
-    attributions: Tensor = explainer.attribute(
-        evidence.images,
-        baselines=torch.zeros_like(evidence.images),
-        target=evidence.target,
-        n_steps=steps,
-        method=rule,
-        internal_batch_size=max(evidence.batch_size, len(evidence.images)),
-    )
+    try:
+        attributions: Tensor = explainer.attribute(
+            evidence.images,
+            baselines=torch.zeros_like(evidence.images),
+            target=evidence.target,
+            n_steps=steps,
+            method=rule,
+            internal_batch_size=max(evidence.batch_size, len(evidence.images)),
+        )
+    except RuntimeError as error:
+        raise no_gradient(evidence.model, error) from error
     return attributions.sum(dim=1)

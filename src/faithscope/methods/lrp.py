@@ -27,8 +27,9 @@ def lrp(evidence: Evidence, *, rules: str = "original") -> Tensor:
             f"lrp cannot reach the pixels of {evidence.model.name}: {anatomy.stem}. Use "
             "partial_lrp or transformer_attribution."
         )
-    relevance = evidence.sweep(rules).descend(0)
     patches, embedded = evidence.tensor("patches"), evidence.tensor("embedded")
+    anatomy.stem.check_projection(evidence.images, patches)
+    relevance = evidence.sweep(rules).descend(0)
     relevance = patch_relevance(anatomy.stem, patches, embedded, relevance, rules)
     return pixel_relevance(anatomy.stem, evidence.images, relevance)
 

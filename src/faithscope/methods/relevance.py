@@ -209,7 +209,7 @@ class Sweep:
         while self.reached > index:
             block = self.anatomy.blocks[self.reached - 1]
             steps = block.run(self.stream[self.reached - 1])
-            block.check(steps.out, self.stream[self.reached])
+            block.check(steps, self.stream[self.reached])
             self.relevance, self.cam = block_relevance(block, steps, self.relevance, self.rules)
             self.reached -= 1
         return self.relevance

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
 from faithscope.models import Model, ViTView
-from faithscope.models.blocks import Anatomy, StemView
+from faithscope.models.blocks import Anatomy, HeadView, StemView
 
 _OF_ATTENTION = frozenset({"attention", "attention_gradient"})
 _OF_STREAM = frozenset({"stream", "stream_gradient", "relevance"})
@@ -56,28 +56,58 @@ def gather(
         logits = model.logits(inputs)
         record.close()
         if vit is not None:
-            _check(record, vit, model, images)
+            _check(record, vit, model, images, needs)
         if target is None:
             target = logits.detach().argmax(-1)
-        gradients = _backward(logits, target, inputs, record, needs) if backward else {}
+        gradients = _backward(model, logits, target, inputs, record, needs)
+        if (at_tokens := gradients.pop("readout", None)) is not None:
+            _check_readout(at_tokens, vit, model)
     trace = record.trace(logits, gradients)
     return Evidence(model, images, target, keys, seed, batch_size=batch_size, trace=trace)
 
 
 def _backward(
-    logits: Tensor, target: Tensor, inputs: Tensor, record: Record, needs: frozenset[str]
+    model: Model,
+    logits: Tensor,
+    target: Tensor,
+    inputs: Tensor,
+    record: Record,
+    needs: frozenset[str],
 ) -> dict[str, Any]:
     """Gradients of the target logit with respect to everything that is needed, in one pass."""
-    gave = [gave for _, gave in record.attention.values()] if "attention_gradient" in needs else []
-    stream = list(record.stream.values()) if "stream_gradient" in needs else []
-    pixels = [inputs] if "gradient" in needs else []
-    chosen = logits.gather(1, target[:, None]).sum()
-    found = torch.autograd.grad(chosen, [*pixels, *gave, *stream])
-    return {
-        "input_gradient": found[0] if pixels else None,
-        "attention_gradients": found[len(pixels) : len(pixels) + len(gave)],
-        "stream_gradients": found[len(pixels) + len(gave) :],
+    gave = [gave for _, gave in record.attention.values()]
+    wanted: dict[str, list[Tensor]] = {
+        "input_gradient": [inputs] if "gradient" in needs else [],
+        "attention_gradients": gave if "attention_gradient" in needs else [],
+        "stream_gradients": list(record.stream.values()) if "stream_gradient" in needs else [],
+        "readout": gave[-1:],
     }
+    tensors = [tensor for part in wanted.values() for tensor in part]
+    if not tensors:
+        return {}
+    with torch.enable_grad():
+        chosen = logits.gather(1, target[:, None]).sum()
+    try:
+        found = iter(torch.autograd.grad(chosen, tensors))
+    except RuntimeError as error:
+        raise no_gradient(model, error) from error
+    gradients = {name: tuple(next(found) for _ in part) for name, part in wanted.items()}
+    return {
+        **gradients,
+        "input_gradient": next(iter(gradients["input_gradient"]), None),
+        "readout": next(iter(gradients["readout"]), None),
+    }
+
+
+def no_gradient(model: Model, error: RuntimeError) -> Exception:
+    """What to tell of an error in a backward pass: a sentence if the model cut its gradients."""
+    cut = ("require grad", "been used in the graph", "use_reentrant")
+    if not any(words in str(error) for words in cut):
+        return error
+    return FaithscopeError(
+        f"{model.name} gives no gradients: it detaches them, runs under no_grad or uses reentrant "
+        "checkpoints. Change that, or choose methods that need none."
+    )
 
 
 @dataclass(eq=False)
@@ -137,9 +167,11 @@ def recording(vit: ViTView | None, needs: frozenset[str]) -> Iterator[Record]:
 
         handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
 
-    def after(module: nn.Module, see: Callable[[Tensor, Tensor], None]) -> None:
-        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            see(_input(args, kwargs), output[0] if isinstance(output, tuple) else output)
+    def after(module: nn.Module, see: Callable[[Tensor, Tensor], Tensor | None]) -> None:
+        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+            many = isinstance(output, tuple)
+            instead = see(_input(args, kwargs), output[0] if many else output)
+            return (instead, *output[1:]) if many and instead is not None else instead
 
         handles.append(module.register_forward_hook(hook, with_kwargs=True))
 
@@ -147,20 +179,53 @@ def recording(vit: ViTView | None, needs: frozenset[str]) -> Iterator[Record]:
         if vit is not None and needs & _OF_ATTENTION:
             for index, view in enumerate(vit.attentions):
                 after(view.module, partial(record.keep, record.attention, index))
+            after(vit.attentions[-1].module, _differentiate_the_head)
         if vit is not None and needs & _OF_STREAM:
             blocks = vit.require_blocks("Reading the token stream")
             for index, block in enumerate(blocks):
                 before(block, partial(record.keep, record.stream, index))
             after(blocks[-1], lambda _, left: record.keep(record.stream, len(blocks), left))
-            stem = vit.anatomy.stem if isinstance(vit.anatomy, Anatomy) else None
-            if isinstance(stem, StemView):
-                after(stem.projection, lambda _, left: record.keep(record.parts, "patches", left))
-                if stem.norm is not None:
-                    before(stem.norm, partial(record.keep, record.parts, "embedded"))
+            anatomy = vit.anatomy
+            if isinstance(anatomy, Anatomy) and isinstance(anatomy.stem, StemView):
+                projection = anatomy.stem.projection
+                after(projection, lambda _, left: record.keep(record.parts, "patches", left))
+            if isinstance(anatomy, Anatomy) and not isinstance(anatomy.pre_norm, nn.Identity):
+                before(anatomy.pre_norm, partial(record.keep, record.parts, "embedded"))
         yield record
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _differentiate_the_head(_: Tensor, gave: Tensor) -> Tensor | None:
+    """Keep the graph behind the last attention, to see from which tokens the head reads."""
+    if gave.requires_grad:
+        return None
+    torch.set_grad_enabled(True)  # until the caller's own context ends
+    return gave.requires_grad_(True).clone()
+
+
+def _check_readout(gradient: Tensor, vit: ViTView | None, model: Model) -> None:
+    """Refuse a read-out that is not what the head reads.
+
+    Behind the last attention every token goes its own way, so the target logit has a gradient at
+    those tokens only from which the head reads.
+    """
+    assert vit is not None
+    read = gradient.abs().amax(dim=(0, 2)) > 0
+    prefix, patches = read[: vit.prefix_tokens], read[vit.prefix_tokens :]
+    if vit.readout == "mean":
+        fits = bool(patches.all() and not prefix.any())
+    else:
+        known = isinstance(vit.head, HeadView) and len(vit.head.readers) > 1
+        fits = bool(vit.prefix_tokens and read[0] and (known or not patches.any()))
+    if not fits:
+        raise FaithscopeError(
+            f"The head of {model.name} reads {int(prefix.sum())} of {len(prefix)} prefix tokens "
+            f"and {int(patches.sum())} of {len(patches)} patches, which is not "
+            f"readout='{vit.readout}': give fs.wrap(module, readout='class' or 'mean', "
+            "prefix_tokens=…), or choose methods that read no attention."
+        )
 
 
 def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -185,9 +250,7 @@ def checkpointing(blocks: Sequence[nn.Module]) -> Iterator[None]:
     own = [(block, vars(block).get("forward")) for block in blocks]
     try:
         for block in blocks:
-            block.forward = partial(
-                checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
-            )
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         yield
     finally:
         for block, forward in own:
@@ -197,24 +260,21 @@ def checkpointing(blocks: Sequence[nn.Module]) -> Iterator[None]:
                 block.forward = forward
 
 
-def _check(record: Record, vit: ViTView, model: Model, images: Tensor) -> None:
+def _check(
+    record: Record, vit: ViTView, model: Model, images: Tensor, needs: frozenset[str]
+) -> None:
     """Check that every block was seen, in order, with prefix + grid tokens."""
     depth = len(vit.attentions)
     seen: list[Tensor] = [got for got, _ in record.attention.values()]
-    for what, order, count in (
-        ("attention modules", list(record.attention), depth),
-        ("blocks", list(record.stream), depth + 1),
+    for what, order, wanted in (
+        ("attention modules", list(record.attention), needs & _OF_ATTENTION),
+        ("blocks", [index for index in record.stream if index < depth], needs & _OF_STREAM),
     ):
-        if order and order != list(range(count)):
+        if wanted and order != list(range(depth)):
             raise FaithscopeError(
                 f"{model.name} ran {len(order)} of its {depth} {what}, or in another order: give "
                 "fs.wrap(module, attention=[…]) those of its blocks, first block first."
             )
-    if not record.attention and not record.stream:
-        raise FaithscopeError(
-            f"{model.name} ran 0 of its {depth} attention modules: give fs.wrap(module, "
-            "attention=[…]) those of its blocks, first block first."
-        )
     rows, columns = model.require_grid(images, "Attention")
     expected = vit.prefix_tokens + rows * columns
     for index, tokens in enumerate([*seen, *record.stream.values()]):

@@ -18,6 +18,7 @@ from faithscope.errors import FaithscopeError
 QKV = tuple[Tensor, Tensor, Tensor]
 
 _TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
+_ROUNDINGS = {torch.float64: 64, torch.float32: 32}
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class AttentionView:
 
     `qkv` maps the module's input [B, N, D] to queries, keys and values [B, heads, N, d];
     `project` maps the mixed values [B, N, heads·d] to what the module returns; a module whose own
-    softmax runs in float32 cannot be checked more closely than that. `weight` gives the joint
-    weight of q, k and v [3·heads·d, D], which only relevance (LRP) needs.
+    softmax runs in float32 cannot be checked more closely than that. Only relevance (LRP) needs
+    `weight`, the joint weight of q, k and v [3·heads·d, D], and the `linears` that apply it.
     """
 
     name: str
@@ -37,6 +38,7 @@ class AttentionView:
     project: Callable[[Tensor], Tensor]
     float32_softmax: bool = False
     weight: Callable[[], Tensor] | None = None
+    linears: tuple[nn.Linear, ...] = ()
 
     def probabilities(self, tokens: Tensor, returned: Tensor | None = None) -> Tensor:
         """Recompute the attention probabilities [B, heads, N, N] from the module's input.
@@ -64,7 +66,7 @@ class AttentionView:
 
     def _check(self, attention: Tensor, recomputed: Tensor, returned: Tensor) -> None:
         rows = (attention.sum(-1) - 1).abs().max()
-        off = deviation(recomputed, returned)
+        off = deviation(recomputed, returned, returned.mean(dim=1, keepdim=True))
         allowed = tolerance(attention.dtype, self.float32_softmax)
         if not (rows <= allowed and off <= allowed):
             raise FaithscopeError(
@@ -85,11 +87,17 @@ def split_heads(values: Tensor, heads: int) -> Tensor:
     return values.reshape(*values.shape[:2], heads, -1).transpose(1, 2)
 
 
-def deviation(recomputed: Tensor, recorded: Tensor) -> float:
-    """How far a recomputed tensor is from the recorded one, relative to its largest value."""
+def deviation(recomputed: Tensor, recorded: Tensor, base: Tensor | float = 0.0) -> float:
+    """How far a recomputed tensor is from the recorded one, relative to what differs from `base`.
+
+    The base is what would be there anyway (a bias, a residual stream) and must not hide an error;
+    the rounding of the recorded values is none.
+    """
     if recomputed.shape != recorded.shape:
         return float("inf")
-    return float((recomputed - recorded).abs().max() / recorded.abs().max().clamp_min(1e-30))
+    epsilon = torch.finfo(recorded.dtype).eps * _ROUNDINGS.get(recorded.dtype, 2)
+    error = ((recomputed - recorded).abs() - epsilon * recorded.abs()).max().clamp(min=0)
+    return float(error / (recorded - base).abs().max().clamp_min(1e-30))
 
 
 def tolerance(dtype: torch.dtype, float32_softmax: bool = False) -> float:
@@ -128,7 +136,13 @@ def _joint_attention(name: str, module: nn.Module) -> AttentionView | None:
         return result
 
     return AttentionView(
-        name, module, head_dim**-0.5, qkv, project, weight=lambda: projection.weight
+        name,
+        module,
+        head_dim**-0.5,
+        qkv,
+        project,
+        weight=lambda: projection.weight,
+        linears=(projection,),
     )
 
 
@@ -159,6 +173,7 @@ def _separate_attention(name: str, module: nn.Module) -> AttentionView | None:
         output,
         float32_softmax=True,  # of some eager attentions, whatever the model's type
         weight=lambda: torch.cat([layer.weight for layer in linear]),
+        linears=tuple(linear),
     )
 
 

@@ -51,6 +51,11 @@ def _call(module: nn.Module, values: Tensor) -> Tensor:
     return result
 
 
+def _linear(layer: nn.Linear, values: Tensor) -> Tensor:
+    """What the layer's weight and bias say; if it does more (LoRA, say), the checks will tell."""
+    return nn.functional.linear(values, layer.weight, layer.bias)
+
+
 @dataclass(frozen=True, eq=False)
 class BlockSteps:
     """Every intermediate of one block. Tokens are [B, N, D], heads [B, heads, N, d or N]."""
@@ -102,11 +107,11 @@ class BlockView:
         attention = (product * self.attention.scale).softmax(dim=-1)
         mixed = (attention.detach() if detach else attention) @ value
         output_in = norm(self.output_norm, join_heads(mixed))
-        branch1 = self.scale1(self.output(output_in))
+        branch1 = self.scale1(_linear(self.output, output_in))
         x1 = x + branch1
         normed2 = norm(self.norm2, x1)
-        fc2_in = norm(self.mlp_norm, activate(self.activation, self.fc1(normed2)))
-        branch2 = self.scale2(self.fc2(fc2_in))
+        fc2_in = norm(self.mlp_norm, activate(self.activation, _linear(self.fc1, normed2)))
+        branch2 = self.scale2(_linear(self.fc2, fc2_in))
         return BlockSteps(
             x,
             normed1,
@@ -125,9 +130,13 @@ class BlockView:
             x1 + branch2,
         )
 
-    def check(self, recomputed: Tensor, recorded: Tensor) -> None:
+    def check(self, steps: BlockSteps, recorded: Tensor) -> None:
         """Refuse a block whose recomputed output is not what the model computed."""
-        _check(f"block '{self.name}'", recomputed, recorded, self.attention.float32_softmax)
+        loose = self.attention.float32_softmax
+        _check(f"block '{self.name}'", steps.out, recorded, steps.x, float32_softmax=loose)
+        few = steps.normed1[:, :1]
+        for layer in self.attention.linears:
+            _check(f"block '{self.name}'", _linear(layer, few), layer(few))
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,16 +197,17 @@ class HeadView:
 
 @dataclass(frozen=True)
 class StemView:
-    """Patch projection, the prefix tokens that get a position, and a norm before the blocks.
+    """Patch projection and the prefix tokens that get a position.
 
     `prefix` gives those prefix tokens, each [1, tokens, D], before positions are added;
-    `positions` the learned positions [1, tokens, D].
+    `positions` the learned positions [1, tokens, D], which a model that `resamples` interpolates
+    to the size of its input.
     """
 
     projection: nn.Conv2d
     prefix: Callable[[], Sequence[Tensor]]
     positions: Callable[[], Sequence[Tensor]]
-    norm: nn.Module | None
+    resamples: bool
 
     def project(self, images: Tensor, weight: Tensor) -> Tensor:
         """The patch projection with another weight and no bias: [B, C, H, W] -> [B, D, h, w]."""
@@ -212,6 +222,13 @@ class StemView:
             (back,) = torch.autograd.grad(projected, inputs, patches.reshape_as(projected))
         return back
 
+    def check_projection(self, images: Tensor, patches: Tensor) -> None:
+        """Refuse a projection that does anything but apply its weight to the images."""
+        projected = self.projection._conv_forward(
+            images, self.projection.weight, self.projection.bias
+        )
+        _check("patch embedding", projected.flatten(2).mT, patches)
+
     def operands(self, patches: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
         """Both operands of "tokens + positions", [B, k + P, D]: the last P tokens are the patches.
 
@@ -220,9 +237,12 @@ class StemView:
         prefix = [part.expand(len(patches), -1, -1) for part in self.prefix()]
         tokens = torch.cat([*prefix, patches], dim=1)
         positions = self.summed(embedded, patches.shape[1]) - tokens
-        learned = [part for part in self.positions() if part.shape[1:] == tokens.shape[1:]]
-        expected = learned[0] if learned else positions[:1]  # positions may be interpolated
-        _check("patch embedding", tokens + expected, tokens + positions)
+        expected = positions[:1].clone()
+        for learned in self.positions():
+            first = learned.shape[1] if not self.resamples else tokens.shape[1] - patches.shape[1]
+            if first <= tokens.shape[1]:
+                expected[:, :first] = learned[:, :first]
+        _check("patch embedding", expected.expand_as(positions), positions)
         return tokens, positions
 
     def summed(self, tokens: Tensor, patches: int) -> Tensor:
@@ -233,15 +253,24 @@ class StemView:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """All parts of a ViT; the stem may be unknown (a sentence), only `lrp` needs it."""
+    """All parts of a ViT; the stem may be unknown (a sentence), only pixels need it."""
 
     stem: StemView | str
+    pre_norm: nn.Module
     blocks: tuple[BlockView, ...]
     head: HeadView
 
 
-def _check(part: str, recomputed: Tensor, recorded: Tensor, float32_softmax: bool = False) -> None:
-    off = deviation(recomputed.detach(), recorded)
+def _check(
+    part: str,
+    recomputed: Tensor,
+    recorded: Tensor,
+    base: Tensor | float = 0.0,
+    *,
+    float32_softmax: bool = False,
+) -> None:
+    with torch.no_grad():
+        off = deviation(recomputed, recorded, base)
     if not off <= tolerance(recorded.dtype, float32_softmax):
         raise FaithscopeError(
             f"The {part} does something faithscope does not know (recomputed output off by "
@@ -251,7 +280,9 @@ def _check(part: str, recomputed: Tensor, recorded: Tensor, float32_softmax: boo
 
 
 def find_anatomy(
-    module: nn.Module, blocks: Sequence[tuple[str, nn.Module, AttentionView]], **facts: Any
+    module: nn.Module,
+    blocks: Sequence[tuple[str, nn.Module, AttentionView]],
+    head: HeadView | str,
 ) -> Anatomy | str:
     """Name every part of a ViT, or say in a sentence which part is not known."""
     if not blocks:
@@ -262,10 +293,10 @@ def find_anatomy(
         if isinstance(view, str):
             return view
         views.append(view)
-    head = _find_head(module, width=views[0].fc1.in_features, **facts)
     if isinstance(head, str):
         return head
-    return Anatomy(_find_stem(module), tuple(views), head)
+    pre_norm = getattr(module, "norm_pre", None) or nn.Identity()
+    return Anatomy(_find_stem(module), pre_norm, tuple(views), head)
 
 
 def _find_block(name: str, block: nn.Module, attention: AttentionView) -> BlockView | str:
@@ -277,6 +308,8 @@ def _find_block(name: str, block: nn.Module, attention: AttentionView) -> BlockV
         linear = role in ("output", "fc1", "fc2")
         if part is None or (linear and not isinstance(part, nn.Linear)):
             return f"the block '{name}' has no part known as its {role}"
+    if parts["fc1"].out_features != parts["fc2"].in_features:
+        return f"the block '{name}' has a gated MLP"
     if attention.weight is None:
         return f"the attention view '{attention.name}' gives no weight"
     parts |= {role: _first(block, paths) or nn.Identity() for role, paths in _OPTIONAL.items()}
@@ -284,9 +317,8 @@ def _find_block(name: str, block: nn.Module, attention: AttentionView) -> BlockV
     return BlockView(name, attention, **parts)
 
 
-def _find_head(
-    module: nn.Module, *, width: int, prefix_tokens: int, readout: str
-) -> HeadView | str:
+def find_head(module: nn.Module, *, prefix_tokens: int, readout: str) -> HeadView | str:
+    """Find the norm and the linear layers behind the last block, or say why they are not known."""
     norm = _first(module, ("norm", "layernorm", "encoder.ln")) or _in_base(module, "layernorm")
     feature_norm = _first(module, ("fc_norm",)) or _in_base(module, "pooler.layernorm")
     linears: list[Any] = [_first(module, ("head", "classifier", "cls_classifier"))]
@@ -300,26 +332,33 @@ def _find_head(
     readers: tuple[str, ...] = (readout,)
     if second is not None:
         readers = ("class", "distillation")
-    elif linears[0].in_features == 2 * width:
+    elif linears[0].in_features == 2 * _width(norm):
         readers = ("class", "mean")
     return HeadView(
         norm or nn.Identity(), readers, prefix_tokens, feature_norm or nn.Identity(), tuple(linears)
     )
 
 
+def _width(norm: Any) -> int:
+    shape = getattr(norm, "normalized_shape", None)
+    return shape[0] if shape else 0
+
+
 def _find_stem(module: nn.Module) -> StemView | str:
     convolutions = [child for child in module.modules() if isinstance(child, nn.Conv2d)]
     if len(convolutions) != 1:
         return f"its patch embedding has {len(convolutions)} convolutions, not one"
+    norm = _first(module, ("patch_embed.norm",)) or nn.Identity()
+    if not isinstance(norm, nn.Identity):
+        return "its patch embedding has a norm"
     # Tokens that are put in front after positions are added (no_embed_class) are no operand of it.
     owners = [] if getattr(module, "no_embed_class", False) else _owners(module, _PREFIX_TOKENS)
     positions = _owners(module, _POSITIONS)
-    norm = getattr(module, "norm_pre", None)
     return StemView(
         convolutions[0],
         lambda: [getattr(child, name) for child, name in owners],
         lambda: [getattr(child, name) for child, name in positions],
-        None if norm is None or isinstance(norm, nn.Identity) else norm,
+        bool(getattr(module, "dynamic_img_size", False)),
     )
 
 

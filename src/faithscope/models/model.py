@@ -169,14 +169,18 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
 def converted(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     """Run the user's own module in another floating-point type.
 
-    Its parameters and buffers are swapped for converted copies, and put back, the very same
-    tensors, afterwards; nothing is written to them.
+    Its parameters, buffers and plain tensors are swapped for converted copies, and put back, the
+    very same tensors, afterwards; nothing is written to them.
     """
-    kept = [(child, child._parameters, child._buffers) for child in module.modules()]
+    kept = []
+    for child in module.modules():
+        plain = {name: value for name, value in vars(child).items() if isinstance(value, Tensor)}
+        kept.append((child, child._parameters, child._buffers, plain))
     try:
-        for child, parameters, buffers in kept:
+        for child, parameters, buffers, plain in kept:
             child._parameters = _convert(parameters, dtype)
             child._buffers = _convert(buffers, dtype)
+            vars(child).update(_convert(plain, dtype))
         yield
     except TypeError as error:
         if "float64" in str(error):  # Apple's GPUs have none
@@ -185,8 +189,9 @@ def converted(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
             ) from error
         raise
     finally:
-        for child, parameters, buffers in kept:
+        for child, parameters, buffers, plain in kept:
             child._parameters, child._buffers = parameters, buffers
+            vars(child).update(plain)
 
 
 def _convert(tensors: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:

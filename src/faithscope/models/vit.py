@@ -11,7 +11,7 @@ from torch import nn
 
 from faithscope.errors import FaithscopeError
 from faithscope.models.attention import AttentionView, find_attentions
-from faithscope.models.blocks import Anatomy, find_anatomy
+from faithscope.models.blocks import Anatomy, HeadView, find_anatomy, find_head
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,15 @@ class ViTView:
 
     `prefix_tokens` stand before the patches (class, distillation, registers); `readout` says which
     token the head reads: "class" (the first) or "mean" (of the patches). `blocks` are the modules
-    around the attentions, none if they were not found; `anatomy` is every part of the model, or a
-    sentence saying which part is not known.
+    around the attentions, none if they were not found; `head` and `anatomy`, which is every part of
+    the model, may be a sentence saying what is not known.
     """
 
     attentions: tuple[AttentionView, ...]
     prefix_tokens: int
     readout: str = "class"
     blocks: tuple[nn.Module, ...] = ()
+    head: HeadView | str = "its head was not found"
     anatomy: Anatomy | str = "its blocks were not found"
 
     def require_blocks(self, needed_by: str) -> tuple[nn.Module, ...]:
@@ -69,9 +70,10 @@ def find_vit(
     readout = readout or _readout(module)
     if attentions and prefix_tokens is not None and readout is not None:
         named = _find_blocks(module, attentions)
-        anatomy = find_anatomy(module, named, prefix_tokens=prefix_tokens, readout=readout)
+        head = find_head(module, prefix_tokens=prefix_tokens, readout=readout)
+        anatomy = find_anatomy(module, named, head)
         blocks = tuple(block for _, block, _ in named)
-        return ViTView(attentions, prefix_tokens, readout, blocks, anatomy)
+        return ViTView(attentions, prefix_tokens, readout, blocks, head, anatomy)
     missing = [
         field
         for field, lacking in (
@@ -104,7 +106,9 @@ def _find_blocks(
             parent = module.get_submodule(".".join(parts[: length - 1]))
             if isinstance(parent, nn.ModuleList | nn.Sequential):
                 name = ".".join(parts[:length])
-                found.append((name, module.get_submodule(name), view))
+                block = module.get_submodule(name)
+                if not isinstance(block, nn.ModuleList):  # which is never called
+                    found.append((name, block, view))
                 break
     distinct = {id(block) for _, block, _ in found}
     return found if len(distinct) == len(attentions) else []
