@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 import faithscope as fs
+from faithscope.api import EXPLAIN_BATCH
 from faithscope.methods import Method, explain_batch, resolve_methods
 from faithscope.models import PassCounter
 
@@ -78,7 +79,8 @@ def measure(model: fs.Model, images: Tensor, methods: list[Method], batch: int) 
 
     def explain(part: slice) -> None:
         keys = [str(place) for place in range(len(images))][part]
-        explain_batch(model, images[part], target[part], pairs, keys=keys, batch_size=batch)
+        inputs = max(batch, EXPLAIN_BATCH)  # of a forward pass of integrated gradients
+        explain_batch(model, images[part], target[part], pairs, keys=keys, batch_size=inputs)
 
     explain(slice(0, min(batch, len(images)) if images.is_cuda else 1))
     counter = PassCounter()
