@@ -13,10 +13,10 @@ import tempfile
 from dataclasses import fields
 from pathlib import Path
 
+from faithscope.catalog import list_methods, options
 from faithscope.methods import METHODS
 from faithscope.metrics import METRICS
 from faithscope.perturb import FILLS
-from faithscope.registry import format_spec
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,12 +30,11 @@ def reference() -> str:
             f"`{method.name}`",
             method.granularity,
             ", ".join(sorted(method.needs)) or "—",
-            ", ".join(f"`{format_spec('', {k: v})[1:-1]}`" for k, v in method.defaults.items())
-            or "—",
+            ", ".join(f"`{option}`" for option in options(entry)) or "—",
             "yes" if method.in_papers else "",
             method.summary,
         ]
-        for method in METHODS.values()
+        for method, entry in zip(METHODS.values(), list_methods(), strict=False)
     ]
     metrics = [
         [

@@ -89,7 +89,7 @@ def test_tokens_and_positions_add_up_to_what_enters_the_first_block(family: Fami
     stem = evidence.vit.anatomy.stem
     embedded, patches = evidence.tensor("embedded"), evidence.tensor("patches")
     with torch.no_grad():
-        tokens, positions = stem.operands(patches, embedded)
+        tokens, positions = stem.operands(patches, embedded, images)
         assert worst(patches, stem.projection(images).flatten(2).mT) <= 1e-12
     torch.testing.assert_close(tokens[:, -patches.shape[1] :], patches)
     total = stem.summed(embedded, patches.shape[1])
@@ -252,7 +252,8 @@ def test_pixels_get_the_relevance_that_their_patches_have(family: Family, rules:
     patches, embedded = evidence.tensor("patches"), evidence.tensor("embedded")
     with torch.no_grad():
         entering = evidence.sweep(rules).descend(0)
-        relevance = patch_relevance(stem, patches, embedded, entering, rules)
+        operands = stem.operands(patches, embedded, images)
+        relevance = patch_relevance(stem, *operands, entering, rules)
         pixels = pixel_relevance(stem, images, relevance)
     assert pixels.shape == (3, *family.size)
     rows, columns = family.patch

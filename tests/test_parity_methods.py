@@ -351,14 +351,14 @@ def relevance_ends(config: str, which: int, rules: str) -> dict[str, Tensor]:
     start = nn.functional.one_hot(evidence.target, steps.logits.shape[1]).double()
     relevance = pieces(config, which)[f"lrp_{'orig' if rules == 'original' else 'ours'}_R_blockin"]
     patches = evidence.tensor("patches")
-    operands = anatomy.stem.operands(patches, embedded)
+    operands = anatomy.stem.operands(patches, embedded, evidence.images)
     tokens, positions = add_relevance(*operands, relevance[:, 0], rules)
-    to_patches = patch_relevance(anatomy.stem, patches, embedded, relevance[:, 0], rules)
+    to_patches = patch_relevance(anatomy.stem, *operands, relevance[:, 0], rules)
     assert torch.equal(to_patches, tokens[:, 1:])
     return {
         "start": start,
         "head": linear_relevance(steps.features, anatomy.head.weight(), start, rules),
-        "pool": head_relevance(anatomy.head, last, evidence.target, rules),
+        "pool": head_relevance(anatomy.head, steps, evidence.target, rules),
         "blocks": relevance,
         "tokens": tokens,
         "positions": positions,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +19,7 @@ from torch import nn
 import faithscope as fs
 from conftest import randn
 from faithscope.metrics import SaCo
-from faithscope.registry import parse_spec
+from faithscope.registry import Registry, parse_spec
 from families import refused, seeded, timm_vit
 
 
@@ -257,3 +261,141 @@ def test_the_manifest_says_where_the_weights_come_from():
 def test_results_and_models_print_in_one_line(vit):
     result = scored(vit, images(), ["gradient"])
     assert "\n" not in repr(result) + repr(fs.wrap(vit))
+
+
+def test_threads_that_explain_one_model_wait_for_each_other(vit):
+    module = copy.deepcopy(vit).float().train()
+    methods, fast = ["lrp", "transformer_mm"], torch.backends.mha.get_fastpath_enabled()
+    expected = fs.explain(module, images(), methods, target=1)
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(fs.explain, module, images(), methods, target=1) for _ in range(12)]
+        for job in jobs:
+            for name, maps in job.result().items():
+                assert torch.equal(maps, expected[name])
+    assert module.training and "forward" not in vars(module.blocks[0])
+    assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+
+
+class MixedTypes(nn.Module):
+    """A body in one type and a head in another, as mixed-precision checkpoints have them."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.head = nn.Linear(5, 5).double()
+        self.body = body.float()
+
+    def forward(self, x):
+        return self.head(self.body(x.float()).double())
+
+
+def test_a_model_of_two_types_is_run_as_it_is(vit):
+    module = MixedTypes(copy.deepcopy(vit))
+    inputs = images().requires_grad_(True)
+    module(inputs)[:, 1].sum().backward()
+    maps = fs.explain(module, images(), "gradient", target=1)
+    torch.testing.assert_close(maps, inputs.grad.norm(dim=1))
+
+
+class Float32Norm(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x.float()).to(x.dtype)
+
+
+def test_a_model_that_cannot_run_in_float64_is_told_so():
+    module = seeded(lambda: timm_vit(norm_layer=Float32Norm), torch.float32)
+    pixels = images(2, 32).float()
+    with refused("cannot run in float64", "precision=fp32"):
+        fs.explain(module, pixels, "lrp", target=1)
+    assert fs.explain(module, pixels, "lrp(precision=fp32)", target=1).isfinite().all()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_stem_that_changes_tokens_after_positions_is_refused_whatever_the_batch(count):
+    options = {"global_pool": "avg", "class_token": False, "dynamic_img_size": True}
+    module = seeded(lambda: timm_vit(**options))
+    assert fs.explain(module, images(count, 48), "lrp", target=1).isfinite().all()
+    module.pos_drop = nn.LayerNorm(24).double()
+    with refused("patch embedding"):
+        fs.explain(module, images(count, 48), "lrp", target=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_of_half_precision_models_do_not_vanish(dtype):
+    module = seeded(lambda: timm_vit(init_values=1e-5), torch.float32).to(dtype)
+    pixels = images(2, 32).to(dtype)
+    methods = ["transformer_mm", "attcat", "conservative_lrp", "input_x_gradient", "rollout"]
+    halves = fs.explain(module, pixels, methods, target=1)
+    whole = fs.explain(module.float(), pixels.float(), methods, target=1)
+    for name in methods:
+        assert halves[name].dtype == torch.float32
+        assert torch.equal(halves[name], whole[name])
+
+
+def test_a_compiled_module_is_explained_like_the_module_itself(vit):
+    compiled = torch.compile(vit, backend="eager")
+    for method in ("lrp", "transformer_mm"):
+        expected = fs.explain(vit, images(), method, target=1)
+        torch.testing.assert_close(fs.explain(compiled, images(), method, target=1), expected)
+
+
+def test_copying_a_model_is_refused_since_its_views_would_stay_behind(vit):
+    model = fs.wrap(copy.deepcopy(vit))
+    for copying in (copy.deepcopy, pickle.dumps):
+        with refused("views into its module"):
+            copying(model)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("integrated_gradients(steps=1, rule=riemann_trapezoid)", ["at least 2"]),
+        ("rollout(start_layer=1, start_layer=0)", ["name(option=value"]),
+        ("attention(layers=last, aggregate=sum)", ["layers=all"]),
+        ("attention(clamp=mean)", ["gradient=true"]),
+        ("gradient_rollout(discard=many)", ["'discard'", "a number"]),
+        ("lrp(rules=orignal)", ["did you mean 'original'"]),
+    ],
+)
+def test_options_that_say_nothing_or_nonsense_are_refused(vit, method, words):
+    with refused(*words):
+        fs.explain(vit, images(), method)
+
+
+def test_numbers_of_other_libraries_are_options_too(vit):
+    method = fs.method("rollout", start_layer=np.int64(1))
+    assert torch.equal(
+        fs.explain(vit, images(), method), fs.explain(vit, images(), "rollout(start_layer=1)")
+    )
+
+
+def test_a_head_of_zeros_reads_nothing_and_attention_can_be_shown(vit):
+    module = copy.deepcopy(vit)
+    nn.init.zeros_(module.head.weight)
+    assert torch.equal(
+        fs.explain(module, images(), "rollout"), fs.explain(vit, images(), "rollout")
+    )
+
+
+def test_a_plugin_that_cannot_be_imported_is_left_out_with_a_warning(monkeypatch):
+    point = EntryPoint("broken", "nowhere.to_be:found", "faithscope.methods")
+    monkeypatch.setattr("faithscope.registry.entry_points", lambda group: [point])
+    methods = Registry("method", group="faithscope.methods")
+    methods.register("mine", 1)
+    with pytest.warns(UserWarning, match="'broken'.*nowhere"):
+        assert list(methods) == ["mine"]
+    with refused("'broken'", "nowhere", "uninstall"):
+        methods["broken"]
+
+
+def test_the_patch_size_is_read_off_a_plain_convolution():
+    module = nn.Sequential(nn.Conv2d(3, 4, (8, 4), (8, 4)), nn.Flatten(), nn.Linear(128, 5))
+    assert fs.wrap(module).patch_size == (8, 4)
+    assert fs.wrap(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 2, 2))).patch_size is None
+
+
+def test_a_method_that_also_loses_is_not_praised_alone(vit):
+    result = scored(vit, images(6), ["gradient"], metrics=["aopc", "log_odds"])
+    for row, verdict in zip(result._summary, ["better", "worse"], strict=False):
+        row["verdict"] = verdict
+    assert "some metrics, to lose on others (gradient)" in result.headline()

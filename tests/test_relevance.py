@@ -223,7 +223,7 @@ def stem_of(weight: Tensor) -> StemView:
     _, channels, height, width = weight.shape
     convolution = nn.Conv2d(channels, len(weight), (height, width), (height, width)).double()
     convolution.weight.data = weight
-    return StemView(convolution.requires_grad_(False), list, list, None)
+    return StemView(convolution.requires_grad_(False), list, lambda *_: [])
 
 
 def test_pixels_share_by_how_far_each_is_from_its_worst_value():
@@ -257,7 +257,8 @@ def test_where_only_patches_have_positions_only_they_share_with_them():
     patches, embedded = evidence.tensor("patches"), evidence.tensor("embedded")
     relevance = randn(*embedded.shape)
     stem = evidence.vit.require_anatomy("this test").stem
-    found = patch_relevance(stem, patches, embedded, relevance, "conserving")
+    operands = stem.operands(patches, embedded, evidence.images)
+    found = patch_relevance(stem, *operands, relevance, "conserving")
     positions = module.pos_embed.expand_as(patches)
     expected, _ = add_relevance(patches, positions, relevance[:, 3:], "conserving")
     assert_close(found, expected, 1e-10)
@@ -288,8 +289,10 @@ def test_pixels_keep_the_conserved_relevance_of_patches(family: Family):
     evidence = evidence_of(family.module(), family.images(3))
     stem = evidence.vit.require_anatomy("this test").stem
     relevance = evidence.sweep("conserving").descend(0)
-    patches = evidence.tensor("patches"), evidence.tensor("embedded")
-    relevance = patch_relevance(stem, *patches, relevance, "conserving")
+    operands = stem.operands(
+        evidence.tensor("patches"), evidence.tensor("embedded"), evidence.images
+    )
+    relevance = patch_relevance(stem, *operands, relevance, "conserving")
     pixels = pixel_relevance(stem, evidence.images, relevance)
     assert_close(by_sample(pixels), by_sample(relevance), 1e-7)
 

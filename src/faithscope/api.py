@@ -44,6 +44,9 @@ def explain(
         units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w].
         upsample: how patch maps become pixel maps, "bilinear" or "nearest".
         seed: of random methods.
+
+    Returns:
+        Maps in the model's type (at least float32), those of LRP and random ones in float64.
     """
     model = as_model(model)
     choose("units", units, UNITS)

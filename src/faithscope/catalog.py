@@ -11,6 +11,7 @@ from faithscope.methods import METHODS, Method
 from faithscope.metrics import METRICS, Metric
 from faithscope.models import BUNDLE, SOURCES
 from faithscope.perturb import FILLS
+from faithscope.registry import format_spec
 
 Entry = dict[str, Any]
 
@@ -82,12 +83,25 @@ def traits(entry: Entry) -> str:
         f"{entry['granularity']} map" if "granularity" in entry else "",
         f"reads {', '.join(entry['needs'])}" if entry.get("needs") else "",
         _range(entry["bounds"]) if "bounds" in entry else "",
-        ", ".join(f"{key}={value}" for key, value in entry.get("options", {}).items()),
+        ", ".join(options(entry)),
         "in 'all'" if entry.get("in_papers") else "",
         f"for example {entry['example']}" if "example" in entry else "",
     ]
     lines = [entry.get("equation", ""), " · ".join(filter(None, short)), entry.get("paper", "")]
     return "\n".join(filter(None, lines))
+
+
+def options(entry: Entry) -> list[str]:
+    """Every option with its default and, after it, the other values it may have.
+
+    >>> options({"options": {"at": "tokens"}, "choices": {"at": ["tokens", "pixels"]}})
+    ['at=tokens|pixels']
+    """
+    said = []
+    for name, default in entry.get("options", {}).items():
+        others = [value for value in entry.get("choices", {}).get(name, ()) if value != default]
+        said.append("|".join([format_spec("", {name: default})[1:-1], *others]))
+    return said
 
 
 def _method(method: Method) -> Entry:
@@ -97,6 +111,7 @@ def _method(method: Method) -> Entry:
         "granularity": method.granularity,
         "needs": sorted(method.needs),
         "options": method.defaults,
+        "choices": {option: list(values) for option, values in method.choices.items()},
         "in_papers": method.in_papers,
         "is_random": method.is_random,
     }

@@ -38,6 +38,7 @@ DEMO_METHODS = (
     "transformer_attribution",
 )
 DEMO_DRAWS = 2
+PICTURES = (".png", ".pdf", ".svg")
 DEMO_PICTURES = 4
 LONG_SECONDS = 15 * 60
 """Work that takes longer asks first, where there is somebody to ask."""
@@ -352,6 +353,8 @@ def explain(
     )
 
     path = out or Path(f"{image.stem.replace(':', '-')}-explained.png")
+    if path.suffix.lower() not in PICTURES:
+        raise FaithscopeError(f"'{path}' is no picture: name a file .png, .pdf or .svg.")
     _make_folder(path.parent)
     chosen = split_specs(methods)
     with waiting(f"loading {model}"):

@@ -7,6 +7,7 @@ line. Other packages add entries through entry points.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from keyword import iskeyword
@@ -33,6 +34,7 @@ class Registry(Generic[T]):
         self.group = group
         self._items: dict[str, T] = {}
         self._plugins_loaded = False
+        self._broken: dict[str, str] = {}
 
     def register(self, name: str, item: T) -> T:
         """Add `item` under `name`; a name can be taken only once."""
@@ -43,6 +45,11 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         self._load_plugins()
+        if name in self._broken:
+            raise FaithscopeError(
+                f"The {self.kind} '{name}' of another package cannot be loaded "
+                f"({self._broken[name]}): mend or uninstall that package."
+            )
         if name not in self._items:
             raise unknown(self.kind, name, self._items)
         return self._items[name]
@@ -67,7 +74,16 @@ class Registry(Generic[T]):
         for point in entry_points(group=self.group):
             if point.name in self._items:
                 continue
-            loaded = point.load()  # importing may register by itself, through a decorator
+            try:
+                loaded = point.load()  # importing may register by itself, through a decorator
+            except Exception as error:  # of somebody else's code: it must not take ours down
+                reason = f"{type(error).__name__}: {error}"
+                self._broken[point.name] = reason
+                warnings.warn(
+                    f"The {self.kind} '{point.name}' of another package is left out ({reason}).",
+                    stacklevel=2,
+                )
+                continue
             if point.name not in self._items:
                 self._items[point.name] = loaded
 
@@ -99,7 +115,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
         raise complaint
     options = {}
     for keyword in call.keywords:
-        if keyword.arg is None:
+        if keyword.arg is None or keyword.arg in options:
             raise complaint
         try:
             options[keyword.arg] = (

@@ -6,18 +6,14 @@ product of all blocks' matrices, read in the row of the class token, needs only 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from faithscope.errors import FaithscopeError, choose
+from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Layer
 from faithscope.methods.method import layer_method
-
-LAYERS = ("last", "all")
-AGGREGATES = ("auto", "normalised", "product", "sum")
-CLAMPS = ("heads", "mean", "none")
-SOURCES = ("received", "readout")
-PAIRINGS = ("aligned", "published")
 
 GRADIENT = ("attention", "attention_gradient")
 
@@ -47,9 +43,9 @@ def normalised_roll(row: Tensor, matrix: Tensor) -> Tensor:
     return roll(row, mixed / mixed.sum(-1, keepdim=True))
 
 
-def check_start(method: str, start_layer: object, layer: Layer) -> None:
+def check_start(method: str, start_layer: int, layer: Layer) -> None:
     """Refuse a block to start from that is not there."""
-    if not isinstance(start_layer, int) or not 0 <= start_layer < layer.depth:
+    if not 0 <= start_layer < layer.depth:
         raise FaithscopeError(
             f"{method}'s start_layer must be a block from 0 to {layer.depth - 1}, got "
             f"{start_layer}."
@@ -119,7 +115,11 @@ def transformer_mm(row: Tensor, layer: Layer) -> Tensor:
 
 @layer_method("attcat", needs=("attention", "stream_gradient"), in_papers=True)
 def attcat(
-    row: Tensor, layer: Layer, *, stream: str = "input", attention: str = "received"
+    row: Tensor,
+    layer: Layer,
+    *,
+    stream: Literal["input", "output"] = "input",
+    attention: Literal["received", "readout"] = "received",
 ) -> Tensor:
     r"""Tokens times their gradient, weighted by the attention they receive, summed over blocks.
 
@@ -129,7 +129,6 @@ def attcat(
     `stream` takes the tokens at the block's "input" or "output"; `attention` is what each token
     "received" from all, or what the "readout" token paid it (Qiang et al. 2022).
     """
-    choose("attcat's attention", attention, SOURCES)
     mean = head_mean(layer.attention)
     weight = mean.mean(1) if attention == "received" else roll(layer.readout, mean)
     found = weight * (layer.stream(stream) * layer.stream_gradient(stream)).sum(-1)
@@ -143,7 +142,7 @@ def gradient_rollout(
     *,
     discard: float = 0.9,
     gradient: bool = True,
-    pairing: str = "aligned",
+    pairing: Literal["aligned", "published"] = "aligned",
 ) -> Tensor:
     r"""Rollout of attention times gradient, smallest entries discarded (Gildenblat 2020).
 
@@ -154,9 +153,10 @@ def gradient_rollout(
     published class pairs block l with the gradient of block L-1-l; `pairing="published"` does so,
     too. Without `gradient`, :math:`M_l = \mathbb{E}_h A_l`.
     """
-    choose("gradient_rollout's pairing", pairing, PAIRINGS)
     if not 0 <= discard < 1:
-        raise FaithscopeError(f"gradient_rollout discards a share from 0 to 1, got {discard}.")
+        raise FaithscopeError(
+            f"gradient_rollout discards a share of at least 0 and below 1, got {discard}."
+        )
     matrix = layer.attention
     if gradient:
         partner = layer if pairing == "aligned" else layer.other(layer.depth - 1 - layer.index)
@@ -187,10 +187,10 @@ def attention(
     row: Tensor,
     layer: Layer,
     *,
-    layers: str = "all",
+    layers: Literal["all", "last"] = "all",
     gradient: bool = False,
-    aggregate: str = "auto",
-    clamp: str = "heads",
+    aggregate: Literal["auto", "normalised", "product", "sum"] = "auto",
+    clamp: Literal["heads", "mean", "none"] = "heads",
 ) -> Tensor:
     r"""The ablation family: last block or all, without or with gradient.
 
@@ -207,9 +207,10 @@ def attention(
     "sum"; "auto" is the table above. `clamp` sets negative values to 0 in each of the "heads",
     after their "mean", or not at all ("none").
     """
-    choose("attention's layers", layers, LAYERS)
-    choose("attention's aggregate", aggregate, AGGREGATES)
-    choose("attention's clamp", clamp, CLAMPS)
+    if layers == "last" and aggregate != "auto":
+        raise FaithscopeError("attention's aggregate joins blocks: it needs layers=all.")
+    if clamp != "heads" and not gradient:
+        raise FaithscopeError("Attention is never negative: attention's clamp needs gradient=true.")
     if layers == "last" and not layer.is_last:
         return row
     matrix = weighted_attention(layer, clamp) if gradient else head_mean(layer.attention)

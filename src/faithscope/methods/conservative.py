@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from faithscope.errors import FaithscopeError, choose
+from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence
 from faithscope.methods.method import register_method
-from faithscope.models.blocks import Anatomy
-
-PLACES = ("tokens", "patches", "pixels")
-NORMS = ("std", "mean_std", "none")
-ACTIVATIONS = ("derivative", "ratio")
+from faithscope.models.blocks import Anatomy, call
 
 
 def _granularity(*, at: str, **_: object) -> str:
@@ -25,7 +22,11 @@ def _granularity(*, at: str, **_: object) -> str:
     "conservative_lrp", granularity=_granularity, needs=("stream", "anatomy"), in_papers=True
 )
 def conservative_lrp(
-    evidence: Evidence, *, at: str = "tokens", norm: str = "std", activation: str = "derivative"
+    evidence: Evidence,
+    *,
+    at: Literal["tokens", "patches", "pixels"] = "tokens",
+    norm: Literal["std", "mean_std", "none"] = "std",
+    activation: Literal["derivative", "ratio"] = "derivative",
 ) -> Tensor:
     r"""Tokens times their gradient, attention and the norms' deviations held constant.
 
@@ -37,9 +38,6 @@ def conservative_lrp(
     :math:`\mathrm{GELU}(z) / z` as a constant, too. `at` reads the product at the "tokens", at the
     "patches" before positions are added, or at the "pixels".
     """
-    choose("conservative_lrp's place", at, PLACES)
-    choose("conservative_lrp's norm", norm, NORMS)
-    choose("conservative_lrp's activation", activation, ACTIVATIONS)
     anatomy = evidence.vit.require_anatomy("conservative_lrp")
     gradient = conservative_gradient(evidence, anatomy, norm=norm, activation=activation)
     rows, columns = evidence.model.require_grid(evidence.images, "conservative_lrp")
@@ -53,7 +51,7 @@ def conservative_lrp(
             "Use at=tokens."
         )
     patches, images = evidence.tensor("patches"), evidence.images
-    anatomy.stem.operands(patches, evidence.tensor("embedded"))  # checks the stem
+    anatomy.stem.operands(patches, evidence.tensor("embedded"), images)  # checks the stem
     if at == "patches":
         return (patches * of_patches).sum(-1).reshape(-1, rows, columns)
     anatomy.stem.check_projection(images, patches)
@@ -67,7 +65,7 @@ def conservative_gradient(
     """The gradient of the simplified model at the embedded tokens [B, N, D], block by block."""
     stream, target = evidence.tensors("stream"), evidence.target
     keep = partial(_norm, constant=norm)
-    activate = _derivative if activation == "derivative" else _ratio
+    activate = call if activation == "derivative" else _ratio
     with torch.enable_grad():
         tokens = stream[-1].clone().requires_grad_(True)
         logits = anatomy.head.run(tokens, norm=keep).logits
@@ -89,8 +87,7 @@ def conservative_gradient(
 def _norm(module: nn.Module, values: Tensor, *, constant: str) -> Tensor:
     """A LayerNorm whose deviation, and mean if asked, are constants."""
     if isinstance(module, nn.Identity) or constant == "none":
-        plain: Tensor = module(values)
-        return plain
+        return call(module, values)
     if not isinstance(module, nn.LayerNorm):
         raise FaithscopeError(
             f"conservative_lrp knows LayerNorm, but this model has {type(module).__name__}: choose "
@@ -102,11 +99,6 @@ def _norm(module: nn.Module, values: Tensor, *, constant: str) -> Tensor:
     if module.weight is not None:
         scaled = scaled * module.weight
     return scaled if module.bias is None else scaled + module.bias
-
-
-def _derivative(module: nn.Module, values: Tensor) -> Tensor:
-    activated: Tensor = module(values)
-    return activated
 
 
 def _ratio(module: nn.Module, values: Tensor) -> Tensor:

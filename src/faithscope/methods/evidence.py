@@ -30,6 +30,17 @@ NEEDS = {
 """What a method may declare that it reads."""
 
 
+_NEED_OF = {
+    "input_gradient": "gradient",
+    "attention_inputs": "attention",
+    "attention_outputs": "attention",
+    "attention_gradients": "attention_gradient",
+    "stream_gradients": "stream_gradient",
+    "patches": "stream",
+    "embedded": "stream",
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """What one forward pass, and one backward pass where gradients are needed, left behind.
@@ -77,27 +88,24 @@ class Layer:
         """The weights with which the head reads the tokens, [B, N]."""
         return self.evidence.readout
 
-    @property
-    def _got_and_gave(self) -> tuple[Tensor, Tensor]:
-        return (
-            self.evidence.tensors("attention_inputs")[self.index],
-            self.evidence.tensors("attention_outputs")[self.index],
-        )
-
     @cached_property
+    def _mixed(self) -> tuple[Tensor, Tensor]:
+        got = self.evidence.tensors("attention_inputs")[self.index]
+        gave = self.evidence.tensors("attention_outputs")[self.index]
+        with torch.no_grad():
+            return self.evidence.vit.attentions[self.index].mix(got, gave)
+
+    @property
     def attention(self) -> Tensor:
         """Attention probabilities [B, heads, N, N], checked against what the block returned."""
-        tokens, returned = self._got_and_gave
-        with torch.no_grad():
-            return self.evidence.vit.attentions[self.index].probabilities(tokens, returned)
+        return self._mixed[0]
 
     @cached_property
     def attention_gradient(self) -> Tensor:
         """Gradient of the target logit at the attention probabilities, [B, heads, N, N]."""
-        tokens, _ = self._got_and_gave
         gradient = self.evidence.tensors("attention_gradients")[self.index]
         with torch.no_grad():
-            return self.evidence.vit.attentions[self.index].gradient(tokens, gradient)
+            return self.evidence.vit.attentions[self.index].gradient(*self._mixed, gradient)
 
     def relevance(self, rules: str) -> Tensor:
         """LRP relevance of the attention probabilities, [B, heads, N, N]."""
@@ -171,9 +179,9 @@ class Evidence:
     def _part(self, part: str) -> Any:
         found = None if self.trace is None else getattr(self.trace, part)
         if found is None or (isinstance(found, tuple) and not found):
+            need = _NEED_OF.get(part, part)
             raise FaithscopeError(
-                f"A method read '{part}' without declaring it: register it with needs=(…) of "
-                f"{', '.join(NEEDS)}."
+                f"A method read '{need}' without declaring it: register it with needs=('{need}',)."
             )
         return found
 

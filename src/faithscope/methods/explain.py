@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -16,6 +18,9 @@ from faithscope.models import Model, converted, undisturbed
 from faithscope.models.memory import OUT_OF_MEMORY, halve
 
 Draw = tuple[Method, int]
+
+_ONE_AT_A_TIME = threading.RLock()
+"""Hooks, checkpoints and converted weights of two threads must not meet in one model."""
 
 
 def explain_images(
@@ -80,6 +85,7 @@ def explain_batch(
     """
     maps: dict[int, Tensor] = {}
     with (
+        _ONE_AT_A_TIME,
         torch.inference_mode(False),
         torch.autocast(images.device.type, enabled=False),
         undisturbed(model.module),
@@ -88,11 +94,16 @@ def explain_batch(
             if not group and target is not None:
                 continue
             chosen = [methods[place] for place in group]
-            with converted(model.module, dtype):
+            with _in_type(model, dtype):
                 evidence = _gather(model, images, target, chosen, keys, seed, batch_size)
                 target = evidence.target
                 maps |= zip(group, _explain(evidence, chosen), strict=True)
     return [maps[place] for place in range(len(methods))]
+
+
+def _in_type(model: Model, dtype: torch.dtype) -> AbstractContextManager[None]:
+    """The model as it is, or converted; one of mixed types is never touched without need."""
+    return nullcontext() if dtype == model.dtype else converted(model.module, dtype)
 
 
 def _by_dtype(model: Model, methods: Sequence[Draw]) -> dict[torch.dtype, list[int]]:

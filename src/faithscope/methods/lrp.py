@@ -8,15 +8,23 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.attention import check_start, head_mean, positive, roll
 from faithscope.methods.evidence import Evidence, Layer
 from faithscope.methods.method import layer_method, register_method
-from faithscope.methods.relevance import patch_relevance, pixel_relevance
+from faithscope.methods.relevance import Rules, patch_relevance, pixel_relevance
 
 
-def _if_gradient(*, gradient: bool, **_: object) -> tuple[str, ...]:
-    return ("relevance", "attention", "attention_gradient") if gradient else ("relevance",)
+def _needs(*, gradient: bool, **_: object) -> tuple[str, ...]:
+    return ("relevance", "attention_gradient") if gradient else ("relevance",)
+
+
+def _relevant_attention(layer: Layer, rules: str, gradient: bool) -> Tensor:
+    """Positive relevance of attention, times its gradient if asked, mean over heads: [B, N, N]."""
+    relevance = layer.relevance(rules)
+    if gradient:
+        relevance = relevance * layer.attention_gradient
+    return head_mean(positive(relevance))
 
 
 @register_method("lrp", granularity="pixel", needs=("relevance",), in_papers=True)
-def lrp(evidence: Evidence, *, rules: str = "original") -> Tensor:
+def lrp(evidence: Evidence, *, rules: Rules = "original") -> Tensor:
     """Relevance of every pixel, propagated from the logit through all layers; signed channel sum.
 
     `rules` is "original" (what the literature evaluates as full LRP) or "conserving".
@@ -27,16 +35,18 @@ def lrp(evidence: Evidence, *, rules: str = "original") -> Tensor:
             f"lrp cannot reach the pixels of {evidence.model.name}: {anatomy.stem}. Use "
             "partial_lrp or transformer_attribution."
         )
-    patches, embedded = evidence.tensor("patches"), evidence.tensor("embedded")
-    anatomy.stem.check_projection(evidence.images, patches)
+    stem, images = anatomy.stem, evidence.images
+    stem.check_projection(images, evidence.tensor("patches"))
+    tokens, positions = stem.operands(
+        evidence.tensor("patches"), evidence.tensor("embedded"), images
+    )
     relevance = evidence.sweep(rules).descend(0)
-    relevance = patch_relevance(anatomy.stem, patches, embedded, relevance, rules)
-    return pixel_relevance(anatomy.stem, evidence.images, relevance)
+    return pixel_relevance(stem, images, patch_relevance(stem, tokens, positions, relevance, rules))
 
 
-@layer_method("partial_lrp", needs=_if_gradient, in_papers=True)
+@layer_method("partial_lrp", needs=_needs, in_papers=True)
 def partial_lrp(
-    row: Tensor, layer: Layer, *, rules: str = "original", gradient: bool = False
+    row: Tensor, layer: Layer, *, rules: Rules = "original", gradient: bool = False
 ) -> Tensor:
     r"""Positive relevance of the last block's attention, mean over heads.
 
@@ -44,20 +54,15 @@ def partial_lrp(
 
     With `gradient`, relevance is multiplied by the attention's gradient before the clamp.
     """
-    if not layer.is_last:
-        return row
-    relevance = layer.relevance(rules)
-    if gradient:
-        relevance = relevance * layer.attention_gradient
-    return roll(row, head_mean(positive(relevance)))
+    return roll(row, _relevant_attention(layer, rules, gradient)) if layer.is_last else row
 
 
-@layer_method("transformer_attribution", needs=_if_gradient, in_papers=True)
+@layer_method("transformer_attribution", needs=_needs, in_papers=True)
 def transformer_attribution(
     row: Tensor,
     layer: Layer,
     *,
-    rules: str = "conserving",
+    rules: Rules = "conserving",
     gradient: bool = True,
     start_layer: int = 0,
 ) -> Tensor:
@@ -70,7 +75,4 @@ def transformer_attribution(
     check_start("transformer_attribution", start_layer, layer)
     if layer.index < start_layer:
         return row
-    relevance = layer.relevance(rules)
-    if gradient:
-        relevance = relevance * layer.attention_gradient
-    return row + roll(row, head_mean(positive(relevance)))
+    return row + roll(row, _relevant_attention(layer, rules, gradient))

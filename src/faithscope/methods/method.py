@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,20 @@ class Method:
         return {**own, "precision": "fp64"} if "relevance" in self.needs else own
 
     @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """The values of those options that have but a few: the function's Literal arguments."""
+        try:
+            hints = get_type_hints(self.function)
+        except (NameError, TypeError):  # a function of somebody else's
+            hints = {}
+        found = {
+            name: get_args(hints[name])
+            for name in _options(self.function)
+            if get_origin(hints.get(name)) is Literal
+        }
+        return {**found, "precision": tuple(PRECISIONS)} if "relevance" in self.needs else found
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """The options that the function takes; in what it runs is not its business."""
         runs = "relevance" in self.needs
@@ -72,9 +86,12 @@ class Method:
         return "relevance" in self.needs and self.options.get("precision", "fp64") != "fp64"
 
     def dtype(self, model: Model) -> torch.dtype:
-        """What its evidence is made in: the model's own type, but float64 for relevance."""
+        """What its evidence is made in: the model's own type, but float64 for relevance.
+
+        A half-precision model is explained in float32: its gradients would vanish.
+        """
         if "relevance" not in self.needs:
-            return model.dtype
+            return torch.promote_types(model.dtype, torch.float32)
         return PRECISIONS[self.options.get("precision", "fp64")]
 
     def check(self, model: Model, images: Tensor) -> None:
@@ -92,8 +109,9 @@ class Method:
         """The same method with these options; one that it does not have is refused."""
         valid = self.defaults
         check_options("method", self.name, options, valid)
-        if "precision" in options and "relevance" in self.needs:
-            choose("precision of relevance", options["precision"], PRECISIONS)
+        for option, choices in self.choices.items():
+            if option in options:
+                choose(f"value of {self.name}'s {option}", options[option], choices)
         merged = {**self.options, **options}
         changed = {key: value for key, value in merged.items() if value != valid[key]}
         return replace(self, options=changed, **self.traits({**valid, **merged}))

@@ -13,15 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.models.attention import join_heads, split_heads
-from faithscope.models.blocks import Anatomy, BlockSteps, BlockView, HeadView, StemView
+from faithscope.models.blocks import (
+    Anatomy,
+    BlockSteps,
+    BlockView,
+    HeadSteps,
+    HeadView,
+    StemView,
+)
 
-RULES = ("original", "conserving")
+Rules = Literal["original", "conserving"]
 STABILISER = 1e-9
 
 
@@ -109,9 +117,8 @@ def _sum(values: Tensor) -> Tensor:
     return values.sum(dim=(1, 2), keepdim=True)
 
 
-def head_relevance(head: HeadView, tokens: Tensor, target: Tensor, rules: str) -> Tensor:
+def head_relevance(head: HeadView, steps: HeadSteps, target: Tensor, rules: str) -> Tensor:
     """Relevance of the last block's output [B, N, D], from 1 at the target class."""
-    steps = head.run(tokens)
     start = torch.zeros_like(steps.logits).scatter_(1, target[:, None], 1)
     features = linear_relevance(steps.features, head.weight(), start, rules)
     shares = divide(features.reshape_as(steps.pooled), steps.pooled)
@@ -143,16 +150,15 @@ def block_relevance(
 
 
 def patch_relevance(
-    stem: StemView, patches: Tensor, embedded: Tensor, relevance: Tensor, rules: str
+    stem: StemView, tokens: Tensor, positions: Tensor, relevance: Tensor, rules: str
 ) -> Tensor:
     """Relevance of the patch tokens in "tokens + positions"; what the others get is lost.
 
-    Shapes: patches [B, P, D]; embedded, the sum, and its relevance [B, N, D] -> [B, P, D].
+    Shapes: both operands [B, k + P, D], relevance of the embedded tokens [B, N, D] -> [B, P, D].
     """
-    count = patches.shape[1]
-    tokens, positions = stem.operands(patches, embedded)
-    tokens, _ = add_relevance(tokens, positions, stem.summed(relevance, count), rules)
-    return tokens[:, -count:]
+    patches = tokens.shape[1] - stem.prefix_count
+    tokens, _ = add_relevance(tokens, positions, stem.summed(relevance, patches), rules)
+    return tokens[:, -patches:]
 
 
 def pixel_relevance(stem: StemView, images: Tensor, relevance: Tensor) -> Tensor:
@@ -190,11 +196,12 @@ class Sweep:
     rules: str
 
     def __post_init__(self) -> None:
-        choose("LRP rules", self.rules, RULES)
+        choose("LRP rules", self.rules, get_args(Rules))
         head = self.anatomy.head
-        head.check(head.run(self.stream[-1]).logits, self.logits)
+        steps = head.run(self.stream[-1])
+        head.check(steps.logits, self.logits)
         self.reached = len(self.anatomy.blocks)
-        self.relevance = head_relevance(head, self.stream[-1], self.target, self.rules)
+        self.relevance = head_relevance(head, steps, self.target, self.rules)
         self.cam = self.relevance[:0]
 
     def attention(self, index: int) -> Tensor:

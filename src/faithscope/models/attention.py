@@ -40,26 +40,26 @@ class AttentionView:
     weight: Callable[[], Tensor] | None = None
     linears: tuple[nn.Linear, ...] = ()
 
-    def probabilities(self, tokens: Tensor, returned: Tensor | None = None) -> Tensor:
-        """Recompute the attention probabilities [B, heads, N, N] from the module's input.
+    def mix(self, tokens: Tensor, returned: Tensor) -> tuple[Tensor, Tensor]:
+        """Recompute the attention probabilities and the values that they mix.
 
-        With `returned`, what the module gave for `tokens`, the view is checked: rows must sum to 1
-        and the recomputed output must be that one.
+        The view is checked: rows must sum to 1, and the recomputed output must be `returned`, what
+        the module itself gave for `tokens`.
+
+        Returns:
+            Attention [B, heads, N, N] and values [B, heads, N, d].
         """
         query, key, value = self.qkv(tokens)
         attention = (query @ key.transpose(-2, -1) * self.scale).softmax(dim=-1)
-        if returned is not None:
-            self._check(attention, self.project(join_heads(attention @ value)), returned)
-        return attention
+        self._check(attention, self.project(join_heads(attention @ value)), returned)
+        return attention, value
 
-    def gradient(self, tokens: Tensor, returned_gradient: Tensor) -> Tensor:
+    def gradient(self, attention: Tensor, value: Tensor, returned_gradient: Tensor) -> Tensor:
         r"""The gradient that reaches the attention probabilities [B, heads, N, N].
 
         .. math:: G = \frac{\partial f}{\partial o} v^\top, \qquad o = A v
         """
-        query, key, value = self.qkv(tokens)
         with torch.enable_grad():
-            attention = (query @ key.transpose(-2, -1) * self.scale).softmax(dim=-1)
             mixed = join_heads(attention @ value).detach().requires_grad_(True)
             (mixed_gradient,) = torch.autograd.grad(self.project(mixed), mixed, returned_gradient)
         return split_heads(mixed_gradient, value.shape[1]) @ value.transpose(-2, -1)

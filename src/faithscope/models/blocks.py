@@ -12,7 +12,8 @@ that does anything else is refused by name and can never give silently wrong map
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,8 @@ _PREFIX_TOKENS = ("cls_token", "class_token", "dist_token", "distillation_token"
 _POSITIONS = ("pos_embed", "pos_embedding", "position_embeddings")
 
 
-def _call(module: nn.Module, values: Tensor) -> Tensor:
+def call(module: nn.Module, values: Tensor) -> Tensor:
+    """The module as it is."""
     result: Tensor = module(values)
     return result
 
@@ -95,7 +97,7 @@ class BlockView:
     scale2: nn.Module
 
     def run(
-        self, x: Tensor, *, norm: Call = _call, activate: Call = _call, detach: bool = False
+        self, x: Tensor, *, norm: Call = call, activate: Call = call, detach: bool = False
     ) -> BlockSteps:
         """Recompute the block; a caller may take norms, activation and attention differently.
 
@@ -113,21 +115,21 @@ class BlockView:
         fc2_in = norm(self.mlp_norm, activate(self.activation, _linear(self.fc1, normed2)))
         branch2 = self.scale2(_linear(self.fc2, fc2_in))
         return BlockSteps(
-            x,
-            normed1,
-            query,
-            key,
-            value,
-            product,
-            attention,
-            mixed,
-            output_in,
-            branch1,
-            x1,
-            normed2,
-            fc2_in,
-            branch2,
-            x1 + branch2,
+            x=x,
+            normed1=normed1,
+            query=query,
+            key=key,
+            value=value,
+            product=product,
+            attention=attention,
+            mixed=mixed,
+            output_in=output_in,
+            branch1=branch1,
+            x1=x1,
+            normed2=normed2,
+            fc2_in=fc2_in,
+            branch2=branch2,
+            out=x1 + branch2,
         )
 
     def check(self, steps: BlockSteps, recorded: Tensor) -> None:
@@ -168,16 +170,15 @@ class HeadView:
         """The joint weight of the linear layers, [classes, r·D]."""
         return torch.cat([layer.weight / len(self.linears) for layer in self.linears], dim=1)
 
-    def run(self, tokens: Tensor, *, norm: Call = _call) -> HeadSteps:
+    def run(self, tokens: Tensor, *, norm: Call = call) -> HeadSteps:
         """Recompute the logits from the last block's output."""
         normed = norm(self.norm, tokens)
         readers = self._readers(normed)
         pooled = readers @ normed
         features = norm(self.feature_norm, pooled).flatten(1)
-        biases = [layer.bias for layer in self.linears if layer.bias is not None]
         logits = features @ self.weight().T
-        for bias in biases:
-            logits = logits + bias / len(self.linears)
+        for layer in self.linears:
+            logits = logits if layer.bias is None else logits + layer.bias / len(self.linears)
         return HeadSteps(normed, readers, pooled, features, logits)
 
     def check(self, recomputed: Tensor, recorded: Tensor) -> None:
@@ -200,14 +201,18 @@ class StemView:
     """Patch projection and the prefix tokens that get a position.
 
     `prefix` gives those prefix tokens, each [1, tokens, D], before positions are added;
-    `positions` the learned positions [1, tokens, D], which a model that `resamples` interpolates
-    to the size of its input.
+    `positions` what may be added to tokens [B, k + P, D] of images [B, C, H, W]: the learned
+    positions [1, k + P, D] as they are, or as the model interpolates them.
     """
 
     projection: nn.Conv2d
     prefix: Callable[[], Sequence[Tensor]]
-    positions: Callable[[], Sequence[Tensor]]
-    resamples: bool
+    positions: Callable[[Tensor, Tensor], Iterable[Tensor]]
+
+    @property
+    def prefix_count(self) -> int:
+        """How many prefix tokens get a position."""
+        return sum(part.shape[1] for part in self.prefix())
 
     def project(self, images: Tensor, weight: Tensor) -> Tensor:
         """The patch projection with another weight and no bias: [B, C, H, W] -> [B, D, h, w]."""
@@ -229,26 +234,25 @@ class StemView:
         )
         _check("patch embedding", projected.flatten(2).mT, patches)
 
-    def operands(self, patches: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
+    def operands(self, patches: Tensor, embedded: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
         """Both operands of "tokens + positions", [B, k + P, D]: the last P tokens are the patches.
 
-        What was added must be the positions, the same for every image, or the stem is refused.
+        What was added must be the model's positions, or the stem is refused.
         """
         prefix = [part.expand(len(patches), -1, -1) for part in self.prefix()]
         tokens = torch.cat([*prefix, patches], dim=1)
-        positions = self.summed(embedded, patches.shape[1]) - tokens
-        expected = positions[:1].clone()
-        for learned in self.positions():
-            first = learned.shape[1] if not self.resamples else tokens.shape[1] - patches.shape[1]
-            if first <= tokens.shape[1]:
-                expected[:, :first] = learned[:, :first]
-        _check("patch embedding", expected.expand_as(positions), positions)
-        return tokens, positions
+        added = self.summed(embedded, patches.shape[1]) - tokens
+        off = float("inf")
+        for positions in self.positions(tokens, images):
+            if positions.shape[1:] == added.shape[1:]:
+                off = min(off, deviation(tokens + positions, tokens + added, tokens))
+            if off <= tolerance(added.dtype):
+                return tokens, added
+        raise _unknown("patch embedding", off)
 
     def summed(self, tokens: Tensor, patches: int) -> Tensor:
         """Those of the embedded tokens that have a position: [B, N, D] -> [B, k + P, D]."""
-        first = sum(part.shape[1] for part in self.prefix())
-        return torch.cat([tokens[:, :first], tokens[:, -patches:]], dim=1)
+        return torch.cat([tokens[:, : self.prefix_count], tokens[:, -patches:]], dim=1)
 
 
 @dataclass(frozen=True)
@@ -272,11 +276,15 @@ def _check(
     with torch.no_grad():
         off = deviation(recomputed, recorded, base)
     if not off <= tolerance(recorded.dtype, float32_softmax):
-        raise FaithscopeError(
-            f"The {part} does something faithscope does not know (recomputed output off by "
-            f"{off:.1e}): methods that need every part of the model cannot be trusted with it. Use "
-            "methods that read only attention or gradients."
-        )
+        raise _unknown(part, off)
+
+
+def _unknown(part: str, off: float) -> FaithscopeError:
+    return FaithscopeError(
+        f"The {part} does something faithscope does not know (recomputed output off by {off:.1e}): "
+        "methods that need every part of the model cannot be trusted with it. Use methods that "
+        "read only attention or gradients."
+    )
 
 
 def find_anatomy(
@@ -328,7 +336,7 @@ def find_head(module: nn.Module, *, prefix_tokens: int, readout: str) -> HeadVie
     second = _first(module, ("head_dist", "distillation_classifier"))
     linears += [] if second is None else [second]
     if not linears or not all(isinstance(layer, nn.Linear) for layer in linears):
-        return "its head is not one linear layer"
+        return "its head is not one linear layer at the top of the model"
     readers: tuple[str, ...] = (readout,)
     if second is not None:
         readers = ("class", "distillation")
@@ -354,12 +362,34 @@ def _find_stem(module: nn.Module) -> StemView | str:
     # Tokens that are put in front after positions are added (no_embed_class) are no operand of it.
     owners = [] if getattr(module, "no_embed_class", False) else _owners(module, _PREFIX_TOKENS)
     positions = _owners(module, _POSITIONS)
+    stride = convolutions[0].stride
+
+    def added(tokens: Tensor, images: Tensor) -> Iterator[Tensor]:
+        grid = images.shape[-2] // int(stride[0]), images.shape[-1] // int(stride[1])
+        for child, name in positions:
+            yield from _positions(child, getattr(child, name), tokens, images, grid)
+        if not positions:
+            yield torch.zeros_like(tokens[:1])
+
     return StemView(
-        convolutions[0],
-        lambda: [getattr(child, name) for child, name in owners],
-        lambda: [getattr(child, name) for child, name in positions],
-        bool(getattr(module, "dynamic_img_size", False)),
+        convolutions[0], lambda: [getattr(child, name) for child, name in owners], added
     )
+
+
+def _positions(
+    owner: Any, learned: Tensor, tokens: Tensor, images: Tensor, grid: tuple[int, int]
+) -> Iterator[Tensor]:
+    """Learned positions as they are, and as their library interpolates them for other images."""
+    yield learned
+    if getattr(owner, "dynamic_img_size", False):  # timm
+        from timm.layers import resample_abs_pos_embed
+
+        before = 0 if owner.no_embed_class else owner.num_prefix_tokens
+        old = owner.patch_embed.grid_size
+        yield resample_abs_pos_embed(learned, list(grid), list(old), before)
+    if hasattr(owner, "interpolate_pos_encoding"):  # Hugging Face
+        with suppress(TypeError, ValueError, RuntimeError):  # of images that are not square
+            yield owner.interpolate_pos_encoding(tokens, *images.shape[-2:])
 
 
 def _owners(module: nn.Module, names: Sequence[str]) -> list[tuple[nn.Module, str]]:
@@ -368,7 +398,7 @@ def _owners(module: nn.Module, names: Sequence[str]) -> list[tuple[nn.Module, st
         (child, name)
         for name in names
         for child in module.modules()
-        if isinstance(getattr(child, name, None), nn.Parameter)
+        if child._parameters.get(name) is not None
     ]
 
 

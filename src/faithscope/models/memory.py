@@ -10,6 +10,9 @@ OUT_OF_MEMORY = (torch.OutOfMemoryError, RuntimeError, MemoryError)
 """What `halve` should be asked about."""
 
 
+_WORDS = ("can't allocate memory", "out of memory", "not enough memory", "alloc_failed")
+
+
 def halve(size: int, error: Exception) -> int:
     """Half of a batch for which memory ran out; any other error is raised again."""
     if not is_out_of_memory(error):
@@ -28,4 +31,5 @@ def is_out_of_memory(error: Exception) -> bool:
     """Tell an out-of-memory error of a GPU or of the CPU's allocator from other errors."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    said = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in said for words in _WORDS)

@@ -43,6 +43,18 @@ class Model:
         kind = "a ViT" if isinstance(self.vit, ViTView) else "not known as a ViT"
         return f"Model({self.name}, {self.input_size}, {kind}, weights {self.weights})"
 
+    def __deepcopy__(self, memo: object) -> Model:
+        raise FaithscopeError(
+            "A Model holds views into its module and cannot be copied: copy the module, and give "
+            "it to fs.wrap."
+        )
+
+    def __reduce__(self) -> str:
+        raise FaithscopeError(
+            "A Model holds views into its module and cannot be pickled: save the module's weights, "
+            "and load them with fs.load_model(…, checkpoint=FILE)."
+        )
+
     @property
     def device(self) -> torch.device:
         """Where the model lives."""
@@ -182,10 +194,13 @@ def converted(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
             child._buffers = _convert(buffers, dtype)
             vars(child).update(_convert(plain, dtype))
         yield
-    except TypeError as error:
-        if "float64" in str(error):  # Apple's GPUs have none
+    except (TypeError, RuntimeError) as error:
+        if any(word in str(error) for word in ("dtype", "scalar type", "float64")):
+            reason = str(error).strip().splitlines()[0].rstrip(".")
             raise FaithscopeError(
-                "This device has no float64: use device='cpu', or ask for precision=fp32."
+                f"The model or its device cannot run in {str(dtype).removeprefix('torch.')}, in "
+                f"which relevance is computed ({reason}): ask for precision=fp32, or choose other "
+                "methods."
             ) from error
         raise
     finally:

@@ -141,6 +141,9 @@ def find_patch_size(
             return size, size
         if isinstance(size, Sequence) and len(size) == 2:
             return int(size[0]), int(size[1])
+    convolutions = [child for child in module.modules() if isinstance(child, nn.Conv2d)]
+    if len(convolutions) == 1 and convolutions[0].kernel_size == convolutions[0].stride:
+        return int(convolutions[0].stride[0]), int(convolutions[0].stride[1])
     return None
 
 

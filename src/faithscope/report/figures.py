@@ -129,7 +129,7 @@ class _Layout:
         total = int((longest + 1) * wide * _CHARACTERS_PER_INCH)
         return cls(
             lines=lines,
-            headers=tuple(wrap_label(label, characters) for label in labels),
+            headers=tuple(wrap_label(label, characters, lines=4) for label in labels),
             captions=tuple(wrap_label(title, characters, lines=5) for title in titles),
             subtitle=wrap_label(subtitle, total),
             cell=(wide, high),
@@ -365,7 +365,7 @@ def _draw_key(figure: Figure, layout: _Layout, kinds: set[str]) -> None:
         figure.text(
             0.5,
             layout.from_top(layout.key_top + 0.32),
-            "each map on its own scale, over the greyed image",
+            "each map on its own scale, which ends at its 99th percentile, over the greyed image",
             ha="center",
             va="top",
             color=MUTED,

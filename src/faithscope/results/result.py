@@ -147,13 +147,16 @@ class Result:
             method: sum(row["verdict"] == "better" for row in rows)
             for method, rows in tested.items()
         }
+        losers = {m for m, rows in tested.items() if any(row["verdict"] == "worse" for row in rows)}
         every = len(self.metrics)
+        some = [m for m in wins if 0 < wins[m] < every]
         kinds = (
             (
                 "every metric" if every > 1 else self.metrics[0],
                 [m for m in wins if wins[m] == every],
             ),
-            ("some metrics", [m for m in wins if 0 < wins[m] < every]),
+            ("some metrics", [m for m in some if m not in losers]),
+            ("some metrics, to lose on others", [m for m in some if m in losers]),
             ("none", [m for m in wins if wins[m] == 0]),
         )
         said = [f"{len(names)} on {kind}{_named(names)}" for kind, names in kinds if names]
