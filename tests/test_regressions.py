@@ -398,4 +398,4 @@ def test_a_method_that_also_loses_is_not_praised_alone(vit):
     result = scored(vit, images(6), ["gradient"], metrics=["aopc", "log_odds"])
     for row, verdict in zip(result._summary, ["better", "worse"], strict=False):
         row["verdict"] = verdict
-    assert "some metrics, to lose on others (gradient)" in result.headline()
+    assert "some metrics and worse on others (gradient)" in result.headline()

@@ -156,7 +156,7 @@ class Result:
                 [m for m in wins if wins[m] == every],
             ),
             ("some metrics", [m for m in some if m not in losers]),
-            ("some metrics, to lose on others", [m for m in some if m in losers]),
+            ("some metrics and worse on others", [m for m in some if m in losers]),
             ("none", [m for m in wins if wins[m] == 0]),
         )
         said = [f"{len(names)} on {kind}{_named(names)}" for kind, names in kinds if names]
