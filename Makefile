@@ -41,7 +41,7 @@ check: setup
 
 bench: setup
 	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/explain.py --images 32
+	$(BIN)/python benchmarks/explain.py
 
 docs: setup
 	$(BIN)/python docs/build.py
