@@ -266,7 +266,7 @@ class TestEvaluate:
         assert "error: The page cannot be written." in told.stderr
         assert fs.load_result(tmp_path / "run").methods[0] == "gradient"
 
-    def test_a_result_that_cannot_be_saved_is_still_shown(
+    def test_a_result_that_cannot_be_saved_is_not_lost(
         self,
         tiny: tuple[object, ...],
         folder: Path,
@@ -276,11 +276,14 @@ class TestEvaluate:
         def broken(*_: object) -> None:
             raise fs.FaithscopeError("No space left.")
 
-        monkeypatch.setattr(fs.Result, "save", broken)
         request = ("--methods", "gradient", "--metrics", "saco", "--out", tmp_path / "run")
-        told = run("evaluate", *tiny, "--data", folder, *request, code=2)
-        assert "saco ↑" in told.stdout
+        with monkeypatch.context() as patch:
+            patch.setattr(fs.Result, "save", broken)
+            told = run("evaluate", *tiny, "--data", folder, *request, code=2)
         assert "error: No space left." in told.stderr
+        told = run("evaluate", *tiny, "--data", folder, *request)
+        assert "going on with the run" in told.stderr
+        assert "saco ↑" in told.stdout
 
     @pytest.mark.parametrize(
         ("request_", "complaint"),
@@ -593,7 +596,7 @@ class TestProgress:
         now = [0.0]
         monkeypatch.setattr("time.perf_counter", lambda: now[0])
 
-        def work(advance: Any) -> str:
+        def work(advance: Any, out: None) -> str:
             for _ in range(20):
                 now[0] += 4.0
                 advance(100)

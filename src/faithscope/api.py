@@ -13,15 +13,12 @@ from torch import Tensor
 from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
 from faithscope.engine import check_classes
 from faithscope.errors import FaithscopeError, choose
-from faithscope.evaluation import Advance, ModelLike, prepare
+from faithscope.evaluation import EXPLAIN_BATCH, Advance, ModelLike, prepare
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.perturb import UNITS, UPSAMPLES, to_patches, to_pixels
 from faithscope.results import Result
-
-EXPLAIN_BATCH = 32
-"""Images that are explained together."""
 
 
 def explain(
@@ -113,6 +110,7 @@ def evaluate(
     seed: int = 0,
     precision: str = "auto",
     batch_size: int | str = "auto",
+    out: str | Path | None = None,
     advance: Advance | None = None,
 ) -> Result:
     """Measure how faithful explanations are to the model they explain.
@@ -140,6 +138,8 @@ def evaluate(
         seed: of everything random.
         precision: of the perturbed passes: auto, fp64, fp32, tf32, fp16, bf16.
         batch_size: inputs per model call; "auto" chooses once.
+        out: a folder to keep the result in, shard by shard: the same call goes on where an earlier
+            one was stopped.
         advance: called with the number of passes just made, for a progress bar.
     """
     evaluation = prepare(
@@ -161,7 +161,7 @@ def evaluate(
         precision=precision,
         batch_size=batch_size,
     )
-    return evaluation.run(advance)
+    return evaluation.run(advance, out)
 
 
 def _explain_target(images: Tensor, target: Tensor | int | None) -> Tensor | None:

@@ -249,7 +249,10 @@ def evaluate(
     ] = "auto",
     device: Device = "auto",
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Save the result, for fs.load_result.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Keep the result here, shard by shard; goes on if it was stopped."
+        ),
     ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write a page to look at.")
@@ -276,6 +279,7 @@ def evaluate(
         from faithscope.data import load_data
         from faithscope.evaluation import prepare
         from faithscope.models import load_model
+        from faithscope.results.store import shards_in
 
         loaded = load_model(model, pretrained=pretrained, checkpoint=checkpoint, device=device)
         evaluation = prepare(
@@ -298,18 +302,17 @@ def evaluate(
         )
     forecast = _forecast(evaluation)
     note(str(forecast))
-    _ask(forecast, yes)
-    result = run_with_progress(evaluation, forecast)
-    files: dict[str, Path] = {}
-    try:  # saved first, and shown even if it cannot be saved: nothing computed is lost
-        if out is not None:
-            files["result"] = result.save(out)
-    finally:
-        if as_json:
-            print_json(_as_data(result))
-        else:
-            show_result(result)
-        show_skipped(result)
+    if out is not None and (done := shards_in(out)):
+        note(f"going on with the run in {out}: {done} shards of at most {evaluation.shard} images")
+    else:
+        _ask(forecast, yes)
+    result = run_with_progress(evaluation, forecast, out)
+    files: dict[str, Path] = {} if out is None else {"result": out}
+    if as_json:
+        print_json(_as_data(result))
+    else:
+        show_result(result)
+    show_skipped(result)
     if report is not None:
         files["report"] = result.report(report)
     say_files(files, stderr=as_json)

@@ -185,13 +185,15 @@ class _Words(ProgressColumn):
         return Text(self._words())
 
 
-def run_with_progress(evaluation: Evaluation, forecast: Forecast | None = None) -> Result:
-    """Run an evaluation, showing rate and time left on stderr."""
+def run_with_progress(
+    evaluation: Evaluation, forecast: Forecast | None = None, out: Path | None = None
+) -> Result:
+    """Run an evaluation, kept in a folder if one is given, showing rate and time left on stderr."""
     err = screen(stderr=True)
     pace = Pace(evaluation, forecast)
     advance = _bar if _moves(err) else _lines
     with advance(err, pace) as step:
-        return evaluation.run(step)
+        return evaluation.run(step, out)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from faithscope.data import (
     load_data,
 )
 from faithscope.engine import (
+    Answers,
     Column,
     Job,
     Protocol,
@@ -46,12 +47,15 @@ from faithscope.methods import METHODS, Method, MethodLike, explain_batch, resol
 from faithscope.metrics import MetricLike, check_k, resolve_metrics
 from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.perturb import FILLS, TIES, UNITS, UPSAMPLES
-from faithscope.results import Result
-from faithscope.results.collect import Collected, manifest
+from faithscope.results import FORMAT, Result
+from faithscope.results.collect import Collected, make_shard, manifest
+from faithscope.results.store import Shard, Store, batch_size_of
 
 GROUPS = ("sum", "mean")
 SHARD = 64
-"""Images that are explained and planned together."""
+"""Images that are planned together."""
+EXPLAIN_BATCH = 32
+"""Images that are explained together."""
 
 Advance = Callable[[int], None]
 ModelLike = Model | nn.Module | str
@@ -85,6 +89,7 @@ class Evaluation:
     shard: int
     batch_size: int
     skipped: list[Skipped] = field(default_factory=list)
+    chooses_batch: bool = False
     ran: bool = False
 
     @property
@@ -124,25 +129,73 @@ class Evaluation:
         seconds = passes * per_pass + count * per_image
         return Forecast(count, self.passes_per_image, passes, seconds)
 
-    def run(self, advance: Advance | None = None) -> Result:
-        """Evaluate shard after shard; memory holds one shard and the tables."""
+    def run(self, advance: Advance | None = None, out: str | Path | None = None) -> Result:
+        """Evaluate shard after shard; memory holds one shard and the tables.
+
+        With `out`, finished shards are kept in that folder, and the same evaluation that was
+        stopped there before goes on where it was.
+        """
         if self.ran:
             raise FaithscopeError("An evaluation can be run once: prepare it again.")
         self.ran = True
-        started = time.perf_counter()
         if advance is not None:
             self.job.responder.advance = advance
-        collected = Collected(self.job, self.data.name)
+        if out is None:
+            return self._run(None)
+        if self.chooses_batch and (chosen := batch_size_of(Path(out))):
+            self.batch_size = self.job.responder.batch_size = chosen  # same batches, same bits
+            self.job.explain_batch_size = min(chosen, EXPLAIN_BATCH)
+        with Store.open(Path(out), self.plan()) as store:
+            result = store.finished()
+            if result is None:
+                result = self._run(store)
+                store.finish(result)
+        return result
+
+    def plan(self) -> dict[str, Any]:
+        """Everything that decides the numbers, but for the pixels: those are checked by shard."""
+        job = self.job
+        given = {name: _digest(maps) for name, maps in job.given.items()}
+        return {
+            "faithscope": FORMAT,
+            "protocol": asdict(job.protocol),
+            "model": {"name": job.model.name, "fingerprint": job.model.fingerprint},
+            "data": {"name": self.data.name, "images": len(self.data)},
+            "methods": [f"{column.label} #{column.draw}" for column in job.columns],
+            "metrics": [metric.label for metric in job.metrics],
+            "maps": given,
+            "batch_size": self.batch_size,
+            "shard": self.shard,
+        }
+
+    def _run(self, store: Store | None) -> Result:
+        started, job = time.perf_counter(), self.job
+        collected = Collected(job, self.data.name)
         loader, scorer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         scoring: Future[None] | None = None
+
+        def finish(index: int, answers: Answers, cost: dict[str, float]) -> None:
+            shard = make_shard(job, self.data.name, answers, cost)
+            if store is not None:
+                store.write(index, shard)
+            collected.add(shard)
+
         try:
-            for batch in _ahead(loader, chain([self.first], self.batches)):
-                self.skipped += batch.skipped
-                for part in batch.split(self.shard):
-                    answers = ask_shard(self.job, part)
-                    if scoring is not None:
-                        scoring.result()
-                    scoring = scorer.submit(collected.add, answers)
+            for index, part in enumerate(self._parts(loader)):
+                kept = None if store is None else store.read(index)
+                if kept is None:
+                    before = job.cost()
+                    answers = ask_shard(job, part)
+                    cost = {name: value - before[name] for name, value in job.cost().items()}
+                if scoring is not None:
+                    scoring.result()
+                    scoring = None
+                if kept is None:
+                    scoring = scorer.submit(finish, index, answers, cost)
+                else:
+                    _check_unchanged(kept, part)
+                    job.charge(kept.cost, kept.notes["granularity"])
+                    collected.add(kept)
             if scoring is not None:
                 scoring.result()
         finally:
@@ -157,6 +210,24 @@ class Evaluation:
                 seconds=time.perf_counter() - started,
             )
         )
+
+    def _parts(self, loader: Executor) -> Iterator[Batch]:
+        for batch in _ahead(loader, chain([self.first], self.batches)):
+            self.skipped += batch.skipped
+            yield from batch.split(self.shard)
+
+
+def _check_unchanged(kept: Shard, part: Batch) -> None:
+    if kept.digests != tuple(part.digests):
+        raise FaithscopeError(
+            f"The data has changed since the run began (near the sample '{part.samples[0]}'): give "
+            "another folder for a new run."
+        )
+
+
+def _digest(values: Tensor) -> str:
+    content = values.detach().cpu().contiguous().numpy().tobytes()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _ahead(loader: Executor, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -237,10 +308,11 @@ def prepare(
         protocol=protocol,
         given=given,
         target=goal,
-        explain_batch_size=min(size, 32),
+        explain_batch_size=min(size, EXPLAIN_BATCH),
     )
     shard = max(1, min(SHARD, (1 << 27) // (len(columns) * n)))
-    return Evaluation(job, data, first, batches, shard, size, skipped)
+    automatic = batch_size == "auto"
+    return Evaluation(job, data, first, batches, shard, size, skipped, automatic)
 
 
 def _as_data(model: Model, images: Any, labels: Any) -> ImageData:

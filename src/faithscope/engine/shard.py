@@ -67,6 +67,25 @@ class Job:
     explain_seconds: float = 0.0
     granularity: dict[str, str] = field(default_factory=dict)
 
+    def cost(self) -> dict[str, float]:
+        """What was spent so far."""
+        return {
+            "response_passes": self.responder.passes,
+            "explanation_passes": self.explanation_passes,
+            "explain_seconds": self.explain_seconds,
+            "halvings": self.responder.halvings,
+        }
+
+    def charge(self, cost: Mapping[str, float], granularity: Mapping[str, str]) -> None:
+        """Take over what an earlier run spent on a shard, and learnt from it."""
+        self.responder.passes += int(cost["response_passes"])
+        self.responder.halvings += int(cost["halvings"])
+        self.responder.advance(int(cost["response_passes"]))
+        self.explanation_passes += int(cost["explanation_passes"])
+        self.explain_seconds += cost["explain_seconds"]
+        for label, size in granularity.items():
+            self.granularity.setdefault(label, size)
+
 
 @dataclass(frozen=True, eq=False)
 class Ranked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,6 +19,7 @@ import faithscope
 from faithscope.data import Skipped
 from faithscope.engine import Answers, Job, ShardResult, score_shard
 from faithscope.results.result import FORMAT, SCHEMAS, Result
+from faithscope.results.store import Shard
 
 
 class Collected:
@@ -29,79 +30,94 @@ class Collected:
         self.data = data
         self.parts: dict[str, list[pa.Table]] = {name: [] for name in SCHEMAS}
         self.digest = hashlib.blake2b(digest_size=16)
-        self.hits: list[bool] = []
-        self.samples = 0
 
-    def add(self, answers: Answers) -> None:
-        """Score one shard and append its rows."""
-        shard = score_shard(self.job, answers)
-        samples = np.array(shard.batch.samples, dtype=object)
-        self.samples += len(samples)
-        for sample, pixels in zip(samples, shard.batch.digests, strict=True):
+    def add(self, shard: Shard) -> None:
+        """Append the rows of a shard, just made or read back."""
+        for name, table in shard.tables.items():
+            self.parts[name].append(table)
+        samples = shard.tables["samples"]["sample"].to_pylist()
+        for sample, pixels in zip(samples, shard.digests, strict=True):
             self.digest.update(f"{sample}|{pixels}".encode())
-        self._add_scores(shard, samples)
-        self._add_responses(shard, samples)
-        labels = shard.batch.labels
-        if labels is not None:
-            self.hits += (shard.predicted == labels).tolist()
-        unknown = np.full(len(samples), -1)
-        self._append(
-            "samples",
-            sample=samples,
-            label=unknown if labels is None else labels.numpy(),
-            target=shard.target.numpy(),
-            predicted=shard.predicted.numpy(),
-            log_p0=shard.log_p0.numpy(),
-        )
-
-    def _add_scores(self, shard: ShardResult, samples: np.ndarray) -> None:
-        columns = self.job.columns
-        rows = len(samples) * len(columns)
-        for label, values in shard.scores.items():
-            self._append(
-                "scores",
-                model=[self.job.model.name] * rows,
-                data=[self.data] * rows,
-                sample=samples.repeat(len(columns)),
-                method=[column.label for column in columns] * len(samples),
-                draw=[column.draw for column in columns] * len(samples),
-                metric=[label] * rows,
-                k=shard.k[label].flatten().numpy(),
-                fill=[self.job.protocol.fill] * rows,
-                upsample=[self.job.protocol.upsample] * rows,
-                value=values.flatten().numpy(),
-                flag=list(chain.from_iterable(shard.flags[label])),
-            )
-
-    def _add_responses(self, shard: ShardResult, samples: np.ndarray) -> None:
-        labels = np.array([column.label for column in self.job.columns], dtype=object)
-        draws = np.array([column.draw for column in self.job.columns])
-        for part in shard.responses:
-            pairs, cuts = part.log_p.shape
-            bounds = np.array(part.plan.cuts)
-            self._append(
-                "responses",
-                sample=samples[part.sample.numpy()].repeat(cuts),
-                method=labels[part.map.numpy()].repeat(cuts),
-                draw=draws[part.map.numpy()].repeat(cuts),
-                start=np.tile(bounds[:, 0], pairs),
-                stop=np.tile(bounds[:, 1], pairs),
-                log_p=part.log_p.flatten().numpy(),
-                top1=part.top1.flatten().numpy(),
-                salience=part.salience.flatten().numpy(),
-            )
-
-    def _append(self, name: str, **columns: Any) -> None:
-        schema = SCHEMAS[name]
-        arrays = [_array(columns[field.name], field.type) for field in schema]
-        self.parts[name].append(pa.Table.from_arrays(arrays, schema=schema))
 
     def result(self, manifest: Mapping[str, Any]) -> Result:
         """All shards as one result."""
-        tables = {
-            name: pa.concat_tables(parts).unify_dictionaries() for name, parts in self.parts.items()
+        return Result(**{name: self.table(name) for name in SCHEMAS}, manifest=manifest)
+
+    def table(self, name: str) -> pa.Table:
+        """One table of all shards."""
+        return pa.concat_tables(self.parts[name]).unify_dictionaries()
+
+
+def make_shard(job: Job, data: str, answers: Answers, cost: Mapping[str, float]) -> Shard:
+    """Score one shard and write its rows."""
+    scored = score_shard(job, answers)
+    samples = np.array(scored.batch.samples, dtype=object)
+    labels = scored.batch.labels
+    tables = {
+        "scores": _concatenated("scores", _score_rows(job, data, scored, samples)),
+        "responses": _concatenated("responses", _response_rows(job, scored, samples)),
+        "samples": _table(
+            "samples",
+            sample=samples,
+            label=np.full(len(samples), -1) if labels is None else labels.numpy(),
+            target=scored.target.numpy(),
+            predicted=scored.predicted.numpy(),
+            log_p0=scored.log_p0.numpy(),
+        ),
+    }
+    return Shard(tables, tuple(scored.batch.digests), cost, {"granularity": dict(job.granularity)})
+
+
+def _score_rows(
+    job: Job, data: str, shard: ShardResult, samples: np.ndarray
+) -> Iterator[dict[str, Any]]:
+    columns = job.columns
+    rows = len(samples) * len(columns)
+    for label, values in shard.scores.items():
+        yield {
+            "model": [job.model.name] * rows,
+            "data": [data] * rows,
+            "sample": samples.repeat(len(columns)),
+            "method": [column.label for column in columns] * len(samples),
+            "draw": [column.draw for column in columns] * len(samples),
+            "metric": [label] * rows,
+            "k": shard.k[label].flatten().numpy(),
+            "fill": [job.protocol.fill] * rows,
+            "upsample": [job.protocol.upsample] * rows,
+            "value": values.flatten().numpy(),
+            "flag": list(chain.from_iterable(shard.flags[label])),
         }
-        return Result(**tables, manifest=manifest)
+
+
+def _response_rows(job: Job, shard: ShardResult, samples: np.ndarray) -> Iterator[dict[str, Any]]:
+    labels = np.array([column.label for column in job.columns], dtype=object)
+    draws = np.array([column.draw for column in job.columns])
+    for part in shard.responses:
+        pairs, cuts = part.log_p.shape
+        bounds = np.array(part.plan.cuts)
+        yield {
+            "sample": samples[part.sample.numpy()].repeat(cuts),
+            "method": labels[part.map.numpy()].repeat(cuts),
+            "draw": draws[part.map.numpy()].repeat(cuts),
+            "start": np.tile(bounds[:, 0], pairs),
+            "stop": np.tile(bounds[:, 1], pairs),
+            "log_p": part.log_p.flatten().numpy(),
+            "top1": part.top1.flatten().numpy(),
+            "salience": part.salience.flatten().numpy(),
+        }
+
+
+def _concatenated(name: str, parts: Iterable[dict[str, Any]]) -> pa.Table:
+    tables = [_table(name, **columns) for columns in parts]
+    if not tables:
+        return SCHEMAS[name].empty_table()
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def _table(name: str, **columns: Any) -> pa.Table:
+    schema = SCHEMAS[name]
+    arrays = [_array(columns[field.name], field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
@@ -123,6 +139,9 @@ def manifest(
     model = job.model
     packages = ("torch", "torchvision", "timm", "transformers", "captum", "numpy", "scipy")
     passes = responder.passes
+    samples = collected.table("samples")
+    label, predicted = samples["label"].to_numpy(), samples["predicted"].to_numpy()
+    hits = (label == predicted)[label >= 0]
     return {
         "format": FORMAT,
         "protocol": asdict(job.protocol),
@@ -137,9 +156,9 @@ def manifest(
         },
         "data": {
             "name": collected.data,
-            "images": collected.samples,
+            "images": samples.num_rows,
             "fingerprint": collected.digest.hexdigest(),
-            "accuracy": float(np.mean(collected.hits)) if collected.hits else None,
+            "accuracy": float(hits.mean()) if len(hits) else None,
             "skipped": [asdict(item) for item in skipped],
         },
         "methods": _method_cards(job),
