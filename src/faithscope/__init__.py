@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from faithscope.metrics import Metric, metric, register_metric, saco
     from faithscope.models import Model, load_model, wrap
     from faithscope.results import Result, load_result
+    from faithscope.studies import Study, load_study, run_study
 
 _HOMES = {
     "Evidence": "methods",
@@ -28,17 +29,20 @@ _HOMES = {
     "Metric": "metrics",
     "Model": "models",
     "Result": "results",
+    "Study": "studies",
     "evaluate": "api",
     "explain": "api",
     "layer_method": "methods",
     "load_data": "data",
     "load_model": "models",
     "load_result": "results",
+    "load_study": "studies",
     "method": "methods",
     "metric": "metrics",
     "prepare": "evaluation",
     "register_method": "methods",
     "register_metric": "metrics",
+    "run_study": "studies",
     "saco": "metrics",
     "wrap": "models",
 }
@@ -51,17 +55,20 @@ __all__ = [
     "Metric",
     "Model",
     "Result",
+    "Study",
     "evaluate",
     "explain",
     "layer_method",
     "load_data",
     "load_model",
     "load_result",
+    "load_study",
     "method",
     "metric",
     "prepare",
     "register_method",
     "register_metric",
+    "run_study",
     "saco",
     "wrap",
 ]

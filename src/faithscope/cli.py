@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from faithscope.evaluation import Evaluation, Forecast
     from faithscope.models import Model
     from faithscope.results import Result
+    from faithscope.studies import Cell
 
 BUNDLED_MODEL, BUNDLED_DATA = "bundled:cifar10_vit", "bundled:cifar10"
 DEMO_METHODS = (
@@ -316,6 +317,84 @@ def evaluate(
     if report is not None:
         files["report"] = result.report(report)
     say_files(files, stderr=as_json)
+
+
+@app.command(
+    epilog=_examples(
+        "faithscope run studies/demo.yaml --dry-run",
+        "faithscope run studies/demo.yaml --set fills=[mean,black] --limit 10",
+    )
+)
+def run(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What to measure.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to keep the runs. [default: runs/STUDY here]"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it will cost, and do nothing.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Use N images, spread evenly over the data.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; repeatable."),
+    ] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before long work.")] = False,
+) -> None:
+    """Run a study: every combination of its models, data, fills …; goes on if it was stopped."""
+    from faithscope.console import note, print_json, run_with_progress, say, show_result, waiting
+
+    with waiting("reading the study"):
+        from faithscope.evaluation import Forecast
+        from faithscope.studies.run import forecast_study, run_study
+        from faithscope.studies.study import load_study
+
+        wanted = load_study(study, {**_changes(changes), **({"limit": limit} if limit else {})})
+    folder = out or Path("runs") / wanted.name
+    with waiting("measuring what it will cost"):
+        costs = forecast_study(wanted, device)
+    for cell, cost in costs:
+        note(f"{cell.label}: {cost}")
+    images, passes = (sum(getattr(c, part) for _, c in costs) for part in ("images", "passes"))
+    total = Forecast(images, 0, passes, sum(cost.seconds for _, cost in costs))
+    say(f"{len(costs)} runs, {passes:,} model passes, about {total.duration}", stderr=as_json)
+    if dry_run:
+        if as_json:
+            print_json({cell.label: vars(cost) for cell, cost in costs})
+        return
+    _ask(total, yes)
+
+    def run_cell(cell: Cell, evaluation: Evaluation, where: Path) -> Result:
+        note(f"\n{cell.label}")
+        result = run_with_progress(evaluation, None, where)
+        if not as_json:
+            show_result(result)
+        return result
+
+    done = run_study(wanted, folder, device=device, run=run_cell)
+    if as_json:
+        print_json({label: _as_data(result) for label, result in done.results.items()})
+    say(f"\nkept in {folder}", stderr=as_json)
+
+
+def _changes(texts: list[str] | None) -> dict[str, Any]:
+    """Read KEY=VALUE, the value as YAML."""
+    import yaml
+
+    changes = {}
+    for text in texts or []:
+        key, equals, value = text.partition("=")
+        try:
+            changes[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            equals = ""
+        if not equals:
+            raise FaithscopeError(f"--set takes KEY=VALUE, got '{text}': for example --set k=5.")
+    return changes
 
 
 @app.command(

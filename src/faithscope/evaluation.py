@@ -70,11 +70,15 @@ class Forecast:
     passes: int
     seconds: float
 
+    @property
+    def duration(self) -> str:
+        """The seconds in words."""
+        return f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{self.seconds:.0f} s"
+
     def __str__(self) -> str:
-        minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{self.seconds:.0f} s"
         return (
             f"{self.images:,} images × {self.passes_per_image:,} = {self.passes:,} model passes, "
-            f"about {minutes}"
+            f"about {self.duration}"
         )
 
 

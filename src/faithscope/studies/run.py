@@ -1,0 +1,83 @@
+"""Running a study: cell after cell, each one kept in a folder of its own and able to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faithscope.data import load_data
+from faithscope.errors import choose
+from faithscope.evaluation import Evaluation, Forecast, prepare
+from faithscope.models import Model, load_model
+from faithscope.results import Result
+from faithscope.studies.study import Cell, Study
+
+Runner = Callable[[Cell, Evaluation, Path], Result]
+
+
+@dataclass(frozen=True, eq=False)
+class StudyResult:
+    """The result of every cell of a study. Cells differ in protocol, so their tables stay apart."""
+
+    study: Study
+    results: dict[str, Result]
+
+    def __getitem__(self, label: str) -> Result:
+        return self.results[choose("cell of this study", label, self.results)]
+
+
+def prepare_cells(study: Study, device: str = "auto") -> Iterator[tuple[Cell, Evaluation]]:
+    """Check and plan the cells one after the other; a model is loaded once."""
+    loaded: tuple[Any, Model] | None = None
+    for cell in study.cells():
+        if loaded is None or loaded[0] != cell.model:
+            options = {"device": device, **cell.model}
+            loaded = (cell.model, load_model(options.pop("name"), **options))
+        model = loaded[1]
+        single = study.k[0] if len(study.k) == 1 else 10
+        yield (
+            cell,
+            prepare(
+                model,
+                load_data(cell.data, model, limit=study.limit),
+                list(study.methods),
+                study.all_metrics(),
+                target=study.target,
+                k=single,
+                fill=cell.fill,
+                units=cell.units,
+                upsample=cell.upsample,
+                ties=cell.ties,
+                group=study.group,
+                random_draws=study.random_draws,
+                seed=cell.seed,
+                precision=study.precision,
+                batch_size=study.batch_size,
+            ),
+        )
+
+
+def forecast_study(study: Study, device: str = "auto") -> list[tuple[Cell, Forecast]]:
+    """What every cell will cost."""
+    return [(cell, evaluation.forecast()) for cell, evaluation in prepare_cells(study, device)]
+
+
+def run_study(
+    study: Study,
+    out: str | Path,
+    *,
+    device: str = "auto",
+    run: Runner | None = None,
+) -> StudyResult:
+    """Run every cell into a folder of its own below `out`; what is finished is not run again."""
+    results = {}
+    for cell, evaluation in prepare_cells(study, device):
+        folder = Path(out) / cell.label
+        runner = run or (lambda _, evaluation, folder: evaluation.run(out=folder))
+        results[cell.label] = runner(cell, evaluation, folder)
+    return StudyResult(study, results)
+
+
+__all__ = ["StudyResult", "forecast_study", "prepare_cells", "run_study"]

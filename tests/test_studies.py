@@ -1,0 +1,173 @@
+"""Studies: read from YAML, refused in one sentence, run cell by cell, gone on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+import faithscope as fs
+from faithscope.cli import app
+from faithscope.studies.run import forecast_study
+from faithscope.studies.study import make_study
+from families import refused
+
+ROOT = Path(__file__).parent.parent
+TINY = "timm:vit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=24, depth=1, num_heads=2)"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> dict[str, object]:
+    """A study of a tiny model, whose weights lie in a file so that they stay the same."""
+    weights = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    module = fs.load_model(TINY, pretrained=False, device="cpu").module
+    save_file({name: tensor.contiguous() for name, tensor in module.state_dict().items()}, weights)
+    return {
+        "name": "small",
+        "models": [{"name": TINY, "checkpoint": str(weights)}],
+        "data": "bundled:cifar10",
+        "methods": ["gradient", "rollout"],
+        "metrics": ["saco"],
+        "random_draws": 1,
+        "limit": 4,
+    }
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "study.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_every_study_of_the_repository_can_be_read():
+    files = sorted((ROOT / "studies").glob("*.yaml"))
+    assert files
+    for file in files:
+        assert fs.load_study(file).name == file.stem
+
+
+def test_axes_take_one_value_or_several_and_every_combination_is_a_cell(tmp_path):
+    study = fs.load_study(
+        written(
+            tmp_path,
+            "models: [bundled:cifar10_vit, {name: 'timm:vit_tiny_patch16_224', pretrained: no}]\n"
+            "data: bundled:cifar10\nfills: [mean, blur]\nseeds: [0, 1, 2]\nk: [5, 10]\n",
+        )
+    )
+    cells = list(study.cells())
+    assert len(cells) == len({cell.label for cell in cells}) == 2 * 2 * 3
+    assert {cell.model["name"].partition(":")[0] for cell in cells} == {"bundled", "timm"}
+    assert not any(set(":/\\ ()") & set(cell.label) for cell in cells)
+    labels = [metric.label for metric in study.all_metrics()]
+    assert labels[:2] == ["saco(k=5)", "saco(k=10)"]
+    assert len(labels) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model: x\ndata: y\n", ["key of a study 'model'", "did you mean 'models'"]),
+        ("models: bundled:cifar10_vit\n", ["needs 'data'", "bundled:cifar10"]),
+        ("data: bundled:cifar10\nmodels: []\n", ["needs 'models'"]),
+        ("models: m:x\ndata: d\nfills: [men]\n", ["fills 'men'", "did you mean 'mean'"]),
+        ("models: m:x\ndata: d\nfills: []\n", ["'fills' is empty"]),
+        ("models: m:x\ndata: d\nmethods: [rolout]\n", ["did you mean 'rollout'"]),
+        ("models: m:x\ndata: d\nmethods: ['lrp(rules=foo)']\n", ["lrp's rules 'foo'"]),
+        ("models: m:x\ndata: d\nmetrics: [sacco]\n", ["did you mean 'saco'"]),
+        ("models: m:x\ndata: d\nk: [1]\n", ["k"]),
+        ("models: m:x\ndata: d\nlimit: 0\n", ["'limit'", "at least 1"]),
+        ("models: m:x\ndata: d\nseeds: [a]\n", ["'seeds'", "whole number"]),
+        ("models: m:x\ndata: d\nseeds: [1, 1]\n", ["'seeds' names something twice"]),
+        ("models: [{nam: x}]\ndata: d\n", ["is a name, or has one"]),
+        ("models: [{name: 'm:x', chekpoint: f}]\ndata: d\n", ["did you mean 'checkpoint'"]),
+        ("models: m:x\ndata: 3\n", ["'data' must be text"]),
+        ("- a\n- b\n", ["must hold keys and values"]),
+        ("models: [\n", ["is not YAML"]),
+        ("!!python/object/apply:os.system [ls]\n", ["is not YAML"]),
+    ],
+)
+def test_what_is_wrong_with_a_study_is_said_in_one_sentence(tmp_path, text, words):
+    with refused(*words):
+        fs.load_study(written(tmp_path, text))
+
+
+def test_a_study_that_is_not_there_is_refused(tmp_path):
+    with refused("cannot be read", "check the path"):
+        fs.load_study(tmp_path / "none.yaml")
+
+
+def test_a_study_runs_every_cell_and_goes_on_where_it_was(small, tmp_path, monkeypatch):
+    study = make_study({**small, "fills": ["mean", "black"], "k": [5, 10]})
+    done = fs.run_study(study, tmp_path)
+    assert list(done.results) == [cell.label for cell in study.cells()]
+    for cell in study.cells():
+        result = done[cell.label]
+        assert result.manifest["protocol"]["fill"] == cell.fill
+        assert result.metrics == ["saco(k=5)", "saco(k=10)"]
+        assert result.scores.equals(fs.load_result(tmp_path / cell.label).scores)
+    with refused("cell of this study"):
+        done["none"]
+
+    def forbidden(*_: object) -> None:
+        raise AssertionError("a finished cell is run again")
+
+    monkeypatch.setattr("faithscope.evaluation.ask_shard", forbidden)
+    again = fs.run_study(study, tmp_path)
+    for label, result in done.results.items():
+        assert again[label].scores.equals(result.scores)
+    with pytest.raises(AssertionError, match="run again"):
+        fs.run_study(make_study({**small, "fills": ["mean", "blur"], "k": [5, 10]}), tmp_path)
+
+
+def test_several_ks_share_their_maps_and_inputs(small):
+    together, alone = make_study({**small, "k": [5, 10]}), make_study({**small, "k": [10]})
+    (_, both), (_, one) = *forecast_study(together, "cpu"), *forecast_study(alone, "cpu")
+    assert one.passes < both.passes < 2 * one.passes
+
+
+def run(*arguments: object, code: int = 0):
+    told = CliRunner().invoke(app, ["run", *map(str, arguments)])
+    assert told.exit_code == code, told.output
+    return told
+
+
+@pytest.fixture
+def file(small, tmp_path: Path) -> Path:
+    return written(tmp_path, json.dumps(small))  # JSON is YAML
+
+
+def test_a_dry_run_says_what_it_costs_and_does_nothing(file, tmp_path):
+    told = run(file, "--out", tmp_path / "out", "--dry-run", "--set", "fills=[mean, blur]")
+    assert "2 runs" in told.output and "model passes" in told.output
+    assert not (tmp_path / "out").exists()
+    costs = json.loads(run(file, "--dry-run", "--json", "--limit", 2).stdout)
+    assert [cost["images"] for cost in costs.values()] == [2]
+
+
+def test_the_command_line_runs_a_study_and_shows_it(file, tmp_path):
+    told = run(file, "--out", tmp_path / "out", "--limit", 3, "--set", "methods=[gradient]")
+    assert "saco ↑" in told.stdout and "kept in" in told.stdout
+    (folder,) = (tmp_path / "out").iterdir()
+    assert fs.load_result(folder).samples.num_rows == 3
+    data = json.loads(
+        run(
+            file, "--out", tmp_path / "out", "--limit", 3, "--set", "methods=[gradient]", "--json"
+        ).stdout
+    )
+    assert data[folder.name]["manifest"]["protocol"]["k"] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "fils=[mean]"], "did you mean 'fills'"),
+        (["--set", "k"], "--set takes KEY=VALUE"),
+        (["--set", "k=[1"], "--set takes KEY=VALUE"),
+    ],
+)
+def test_changes_that_are_wrong_are_refused(file, arguments, words):
+    told = run(file, *arguments, code=2)
+    assert words in told.stderr
