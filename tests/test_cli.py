@@ -117,7 +117,7 @@ def test_an_unknown_command_is_guessed() -> None:
 
 
 def test_usage_errors_exit_with_2() -> None:
-    for arguments in (["evaluate"], ["evaluate", "--modle", "x"], ["demo", "--images", "many"]):
+    for arguments in (["explain"], ["evaluate", "--modle", "x"], ["demo", "--images", "many"]):
         result = run(*arguments, code=2)
         assert "Usage:" in result.stderr
 

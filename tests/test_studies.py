@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.torch import save_file
 from typer.testing import CliRunner
@@ -171,3 +172,114 @@ def test_the_command_line_runs_a_study_and_shows_it(file, tmp_path):
 def test_changes_that_are_wrong_are_refused(file, arguments, words):
     told = run(file, *arguments, code=2)
     assert words in told.stderr
+
+
+# Enough is enough
+
+
+def test_a_tolerance_stops_at_a_shard_and_says_how_precise_everything_is(small, tmp_path):
+    study = make_study({**small, "tolerance": 1.9, "limit": 200, "metrics": ["aopc", "log_odds"]})
+    (result,) = fs.run_study(study, tmp_path).results.values()
+    said = result.manifest["stopping"]
+    assert said["reached"] and said["images"] == result.samples.num_rows < 200
+    assert said["images"] % 64 == 0
+    cells = [cell for by_metric in said["sequences"].values() for cell in by_metric.values()]
+    assert all(cell["width"] < 1.9 for cell in cells)
+    assert {cell["kind"] for cell in cells} == {"exact", "asymptotic"}
+    samples = [int(name) for name in result.samples["sample"].to_pylist()]
+    assert samples != sorted(samples)  # in random order, or stopping would be biased
+
+
+def test_a_tolerance_that_is_not_reached_uses_all_images_and_says_so(small, tmp_path):
+    study = make_study({**small, "tolerance": 0.001})
+    (result,) = fs.run_study(study, tmp_path).results.values()
+    assert not result.manifest["stopping"]["reached"]
+    assert result.samples.num_rows == 4
+
+
+def test_a_stopped_study_with_a_tolerance_goes_on_and_stops_at_the_same_image(
+    small, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("faithscope.evaluation.SHARD", 4)
+    study = make_study({**small, "tolerance": 1.7, "limit": 60, "metrics": ["aopc"]})
+    (whole,) = fs.run_study(study, tmp_path / "whole").results.values()
+    assert 8 <= whole.samples.num_rows < 60
+    from faithscope import evaluation
+
+    ask, asked = evaluation.ask_shard, []
+
+    def interrupted(*arguments):
+        asked.append(1)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return ask(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "ask_shard", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fs.run_study(study, tmp_path / "stopped")
+    (again,) = fs.run_study(study, tmp_path / "stopped").results.values()
+    assert again.scores.equals(whole.scores)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2, "small", True])
+def test_a_tolerance_that_means_nothing_is_refused(small, value):
+    with refused("'tolerance'", "above 0"):
+        make_study({**small, "tolerance": value})
+
+
+# Conclusions
+
+
+@pytest.fixture(scope="module")
+def concluded(small, tmp_path_factory):
+    study = make_study(
+        {**small, "fills": ["mean", "black"], "k": [5, 10], "metrics": ["saco", "aopc"], "limit": 8}
+    )
+    return fs.run_study(study, tmp_path_factory.mktemp("concluded"))
+
+
+def test_sensitivity_compares_every_axis_with_its_first_value(concluded):
+    rows = concluded.sensitivity().to_pylist()
+    kinds = [(row["axis"], row["first"], row["second"], row["metric"]) for row in rows]
+    assert kinds == [
+        ("fill", "mean", "black", "saco(k=5)"),
+        ("fill", "mean", "black", "saco(k=10)"),
+        ("fill", "mean", "black", "aopc"),
+        ("k", "5", "10", "saco"),
+        ("k", "5", "10", "saco"),
+    ]
+    mean, black = concluded.results.values()
+    change = np.array([black.values(m, "aopc") - mean.values(m, "aopc") for m in mean.methods])
+    row = rows[2]
+    assert row["absolute"] == pytest.approx(np.abs(change).mean())
+    assert row["signed"] == pytest.approx(change.mean())
+    assert row["signed_low"] <= row["signed"] <= row["signed_high"]
+    assert 0 <= row["flipped"] <= 1
+    assert -1 <= row["agreement_low"] <= row["agreement"] <= row["agreement_high"] <= 1
+
+
+def test_methods_are_compared_in_pairs_and_metrics_correlated(concluded):
+    result = next(iter(concluded.results.values()))
+    rows = result.comparisons().to_pylist()
+    count = len(result.methods)
+    assert len(rows) == 3 * count * (count - 1) // 2
+    assert {"random", "random_patch"} <= {row["other"] for row in rows}
+    for row in rows:
+        difference = result.values(row["method"], row["metric"]) - result.values(
+            row["other"], row["metric"]
+        )
+        assert row["difference"] == pytest.approx(difference.mean())
+        assert row["d_z"] == pytest.approx(difference.mean() / difference.std(ddof=1))
+        assert 0 < row["p"] <= 1
+    pairs = [(row["metric"], row["other"]) for row in result.correlations().to_pylist()]
+    assert pairs == [("saco(k=5)", "saco(k=10)"), ("saco(k=5)", "aopc"), ("saco(k=10)", "aopc")]
+
+
+def test_every_metric_gets_a_verdict_of_its_own(small, tmp_path):
+    study = make_study({**small, "metrics": ["saco", "aopc"], "limit": 12, "methods": ["gradient"]})
+    (result,) = fs.run_study(study, tmp_path).results.values()
+    saco, aopc = result.metric_verdicts()
+    assert saco.startswith("saco tells ") and "of 1 methods from random attribution" in saco
+    assert "random's interval [" in saco and ("covers 0" in saco or "does not cover 0" in saco)
+    assert aopc.startswith("aopc tells ") and "interval" not in aopc

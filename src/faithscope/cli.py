@@ -199,10 +199,12 @@ def demo(
     )
 )
 def evaluate(
-    model: ModelName,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="timm:…, hf:…, torchvision:… or bundled:…")
+    ] = None,
     data: Annotated[
-        str, typer.Option(metavar="FOLDER", help="A folder of images, or bundled:cifar10.")
-    ],
+        str | None, typer.Option(metavar="FOLDER", help="A folder of images, or bundled:cifar10.")
+    ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -258,23 +260,33 @@ def evaluate(
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write a page to look at.")
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="RUN", help="Other --metrics of a finished run, without the model."
+        ),
+    ] = None,
     as_json: Json = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before long work.")] = False,
 ) -> None:
     """Measure how faithful explanations are to the model they explain."""
     from faithscope.console import (
         note,
-        print_json,
         run_with_progress,
-        say_files,
-        show_result,
-        show_skipped,
         waiting,
     )
 
     for folder in (out, report and report.parent):
         if folder is not None:
             _make_folder(folder)
+    if source is not None:
+        from faithscope.results import load_result
+
+        result = load_result(source).rescore(split_specs(metrics))
+        files = {} if out is None else {"result": result.save(out)}
+        return _show(result, files, report, as_json)
+    if model is None or data is None:
+        raise FaithscopeError("evaluate needs --model and --data, or --from a finished run.")
     given = _read_maps(maps or [])
     with waiting(f"loading {model}"):
         from faithscope.data import load_data
@@ -308,7 +320,13 @@ def evaluate(
     else:
         _ask(forecast, yes)
     result = run_with_progress(evaluation, forecast, out)
-    files: dict[str, Path] = {} if out is None else {"result": out}
+    _show(result, {} if out is None else {"result": out}, report, as_json)
+
+
+def _show(result: Result, files: dict[str, Path], report: Path | None, as_json: bool) -> None:
+    """Show a result, write its page, and say what was written."""
+    from faithscope.console import print_json, say_files, show_result, show_skipped
+
     if as_json:
         print_json(_as_data(result))
     else:

@@ -49,6 +49,7 @@ from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.perturb import FILLS, TIES, UNITS, UPSAMPLES
 from faithscope.results import FORMAT, Result
 from faithscope.results.collect import Collected, make_shard, manifest
+from faithscope.results.enough import Watch
 from faithscope.results.store import Shard, Store, batch_size_of
 
 GROUPS = ("sum", "mean")
@@ -94,6 +95,7 @@ class Evaluation:
     batch_size: int
     skipped: list[Skipped] = field(default_factory=list)
     chooses_batch: bool = False
+    tolerance: float | None = None
     ran: bool = False
 
     @property
@@ -170,19 +172,28 @@ class Evaluation:
             "maps": given,
             "batch_size": self.batch_size,
             "shard": self.shard,
+            "tolerance": self.tolerance,
         }
 
     def _run(self, store: Store | None) -> Result:
         started, job = time.perf_counter(), self.job
         collected = Collected(job, self.data.name)
+        watch = None
+        if self.tolerance is not None:
+            watch = Watch(self.tolerance, job.columns, job.metrics)
         loader, scorer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         scoring: Future[None] | None = None
+
+        def take(shard: Shard) -> None:
+            collected.add(shard)
+            if watch is not None:
+                watch.add(shard.tables["scores"])
 
         def finish(index: int, answers: Answers, cost: dict[str, float]) -> None:
             shard = make_shard(job, self.data.name, answers, cost)
             if store is not None:
                 store.write(index, shard)
-            collected.add(shard)
+            take(shard)
 
         try:
             for index, part in enumerate(self._parts(loader)):
@@ -199,21 +210,28 @@ class Evaluation:
                 else:
                     _check_unchanged(kept, part)
                     job.charge(kept.cost, kept.notes["granularity"])
-                    collected.add(kept)
+                    take(kept)
+                if watch is not None:
+                    if scoring is not None:
+                        scoring.result()
+                        scoring = None
+                    if watch.is_enough():
+                        break
             if scoring is not None:
                 scoring.result()
         finally:
             scorer.shutdown()
             loader.shutdown(wait=False, cancel_futures=True)  # a slow loader must not hold an error
-        return collected.result(
-            manifest(
-                collected,
-                skipped=self.skipped,
-                batch_size=self.batch_size,
-                shard=self.shard,
-                seconds=time.perf_counter() - started,
-            )
+        about = manifest(
+            collected,
+            skipped=self.skipped,
+            batch_size=self.batch_size,
+            shard=self.shard,
+            seconds=time.perf_counter() - started,
         )
+        if watch is not None:
+            about["stopping"] = watch.said()
+        return collected.result(about)
 
     def _parts(self, loader: Executor) -> Iterator[Batch]:
         for batch in _ahead(loader, chain([self.first], self.batches)):

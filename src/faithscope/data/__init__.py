@@ -1,28 +1,35 @@
-"""Images to explain: in memory, in folders, from loaders, and the bundled sample."""
+"""Images to explain: in memory, from loaders, and by name from folders and data sets."""
 
 from faithscope.data.images import (
     Batch,
     ImageData,
+    LazyImages,
     LoaderImages,
     Skipped,
     as_image_data,
     as_tensor,
     class_numbers,
     image_digests,
-    load_data,
+    in_random_order,
     preprocess,
     read_image,
 )
+from faithscope.data.sources import SOURCES, Source, fit_labels, load_data
 
 __all__ = [
+    "SOURCES",
     "Batch",
     "ImageData",
+    "LazyImages",
     "LoaderImages",
     "Skipped",
+    "Source",
     "as_image_data",
     "as_tensor",
     "class_numbers",
+    "fit_labels",
     "image_digests",
+    "in_random_order",
     "load_data",
     "preprocess",
     "read_image",

@@ -1,5 +1,7 @@
 """Images to explain: tensors and arrays, folders, loaders, the bundled sample.
 
+Where they come from by name is told in `sources`.
+
 A data set yields batches of one shape. An image that cannot be used costs that image: it is left
 out, named and counted, and the run goes on.
 """
@@ -9,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -24,6 +28,16 @@ from faithscope.errors import FaithscopeError, unknown
 from faithscope.models import BUNDLE, Model
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
+UNREADABLE = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+NOT_FINITE = "it holds NaN or infinite values"
 
 
 @dataclass(frozen=True)
@@ -110,7 +124,7 @@ class TensorImages:
             digests=digests,
             positions=tuple(kept),
             skipped=tuple(
-                Skipped(str(position), "it holds NaN or infinite values")
+                Skipped(str(position), NOT_FINITE)
                 for position, good in zip(positions, fine, strict=True)
                 if not good
             ),
@@ -118,53 +132,99 @@ class TensorImages:
 
 
 @dataclass(frozen=True, eq=False)
-class FileImages:
-    """Image files of a folder, read and preprocessed for the model as they are needed."""
+class LazyImages:
+    """Images of a data set on disk, read and preprocessed for the model as they are needed.
 
-    root: Path
-    files: tuple[Path, ...]
+    `read` takes a position and gives a picture, or a tensor [C, H, W] that is normalised already;
+    `samples` names the images; `named` is False where those names are mere places in an array.
+    """
+
+    read: Callable[[int], Image.Image | Tensor]
+    samples: Sequence[str]
     model: Model
-    labels: tuple[int, ...] | None = None
-    name: str = "folder"
+    labels: Sequence[int] | None = None
+    name: str = "data"
+    named: bool = True
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.samples)
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """Files in order; one that cannot be read is left out and named."""
-        for start in range(0, len(self.files), size):
-            yield from self._batches(range(start, min(start + size, len(self.files))))
+        """Images in order; one that cannot be read is left out and named."""
+        for start in range(0, len(self), size):
+            yield from self._batches(range(start, min(start + size, len(self))))
 
     def _batches(self, positions: Iterable[int]) -> Iterator[Batch]:
         by_shape: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}
         skipped = []
         for position in positions:
-            file = self.files[position]
-            try:
-                image = preprocess(self.model, read_image(file))
-            except FaithscopeError:  # the model's fault, not this image's
-                raise
-            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-                reason = f"it cannot be read ({type(error).__name__})"
-                skipped.append(Skipped(self._sample(position), reason))
+            image = self._image(position)
+            if isinstance(image, Skipped):
+                skipped.append(image)
                 continue
             by_shape.setdefault(tuple(image.shape), []).append((position, image))
         for items in by_shape.values() or [[]]:
             places = [position for position, _ in items]
-            samples = tuple(self._sample(position) for position in places)
+            samples = tuple(self.samples[position] for position in places)
             labels = None
             if self.labels is not None:
-                labels = torch.tensor([self.labels[position] for position in places])
+                labels = torch.tensor([self.labels[place] for place in places], dtype=torch.int64)
             images = (
                 torch.stack([image for _, image in items]) if items else torch.empty(0, 3, 1, 1)
             )
-            names = (samples, samples, image_digests(images))
+            digests = image_digests(images)
+            names = (samples, samples if self.named else digests, digests)
             yield Batch(images, labels, *names, tuple(places), tuple(skipped))
             skipped = []
 
-    def _sample(self, position: int) -> str:
-        name = self.files[position].relative_to(self.root).as_posix()
-        return os.fsencode(name).decode("utf-8", "backslashreplace")
+    def _image(self, position: int) -> Tensor | Skipped:
+        try:
+            found = self.read(position)
+            image = found if isinstance(found, Tensor) else preprocess(self.model, found)
+        except FaithscopeError:  # the model's fault, not this image's
+            raise
+        except UNREADABLE as error:
+            reason = f"it cannot be read ({type(error).__name__})"
+            return Skipped(self.samples[position], reason)
+        if not torch.isfinite(image).all():
+            return Skipped(self.samples[position], NOT_FINITE)
+        return image
+
+
+@dataclass(frozen=True, eq=False)
+class ShuffledImages:
+    """Another data set in random order, by seed."""
+
+    data: LazyImages | TensorImages
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """What the data is called in tables."""
+        return self.data.name
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Images in random order."""
+        order = np.random.default_rng(self.seed).permutation(len(self)).tolist()
+        for start in range(0, len(self), size):
+            part = order[start : start + size]
+            if isinstance(self.data, LazyImages):
+                yield from self.data._batches(part)
+            else:
+                yield self.data._batch(part)
+
+
+def in_random_order(data: ImageData, seed: int) -> ImageData:
+    """The same images in an order drawn by seed."""
+    if isinstance(data, LazyImages | TensorImages):
+        return ShuffledImages(data, seed)
+    raise FaithscopeError(
+        f"The data '{data.name}' can only be read in its own order, but images must be visited at "
+        "random here: leave out the tolerance."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,38 +263,38 @@ class LoaderImages:
             done += len(part)
 
 
-def load_data(
-    name: str | Path, model: Model, *, limit: int | None = None, seed: int | None = None
-) -> ImageData:
-    """Load images for a model: ``bundled:cifar10``, or a folder with or without class folders.
-
-    Args:
-        name: the bundled sample or one image of it (``bundled:cifar10:7``), or the path of a
-            folder (searched through) or of one image.
-        model: whose preprocessing is applied, and whose class names label class folders.
-        limit: use only so many images, spread evenly over the data (so over its classes).
-        seed: choose those at random, by this seed, instead.
-    """
-    if limit is not None and limit < 1:
-        raise FaithscopeError(f"limit must be at least 1, got {limit}.")
-    if str(name).startswith("bundled:"):
-        return _bundled_images(str(name).removeprefix("bundled:"), model, limit, seed)
-    root = Path(name).expanduser()
-    if not root.exists():
-        raise FaithscopeError(
-            f"There is no folder or image '{name}': give a path, or 'bundled:cifar10'."
-        )
+def folder_images(
+    root: Path, model: Model, *, limit: int | None = None, seed: int | None = None
+) -> LazyImages:
+    """One image file, or those of a folder, searched through; class folders label theirs."""
     if root.is_file():
-        return FileImages(root.parent, (root,), model, name=root.name)
+        return file_images(root.parent, [root], model, name=root.name)
     files = sorted(
         file for file in root.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file()
     )
     if not files:
         raise FaithscopeError(
-            f"The folder '{name}' holds no images: looked for {', '.join(EXTENSIONS)}."
+            f"The folder '{root}' holds no images: looked for {', '.join(EXTENSIONS)}."
         )
     chosen = [files[position] for position in choose_subset(len(files), limit, seed)]
-    return FileImages(root, tuple(chosen), model, _folder_labels(root, chosen, model), root.name)
+    return file_images(root, chosen, model, _folder_labels(root, chosen, model), name=root.name)
+
+
+def file_images(
+    root: Path,
+    files: Sequence[Path],
+    model: Model,
+    labels: Sequence[int] | None = None,
+    *,
+    name: str,
+) -> LazyImages:
+    """Image files, named by their paths below `root`."""
+    samples = tuple(_file_name(file.relative_to(root)) for file in files)
+    return LazyImages(lambda position: read_image(files[position]), samples, model, labels, name)
+
+
+def _file_name(path: Path) -> str:
+    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
 
 
 def as_image_data(images: Any, labels: Any = None, *, name: str = "tensor") -> ImageData:
@@ -244,7 +304,7 @@ def as_image_data(images: Any, labels: Any = None, *, name: str = "tensor") -> I
             f"labels go with a tensor, an array or a list of images, not with "
             f"{type(images).__name__}: a loader yields (images, labels), class folders name theirs."
         )
-    if isinstance(images, TensorImages | FileImages | LoaderImages):
+    if isinstance(images, TensorImages | LazyImages | ShuffledImages | LoaderImages):
         return images
     if isinstance(images, np.ndarray):
         images = _as_image(images)
@@ -326,7 +386,11 @@ def image_digests(images: Tensor) -> tuple[str, ...]:
 def read_image(source: Path | bytes) -> Image.Image:
     """Read an image as RGB: upright, grey repeated over channels, transparency over white."""
     with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as opened:
-        image = ImageOps.exif_transpose(opened)
+        return as_rgb(ImageOps.exif_transpose(opened))
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """A picture of any mode as RGB: grey repeated over channels, transparency over white."""
     if image.mode.startswith("I") or image.mode == "F":  # 16- or 32-bit grey: scale, do not clip
         values = np.asarray(image, dtype=np.float64)
         top = 65535.0 if image.mode.startswith("I;16") or values.max() > 255 else 255.0
@@ -361,7 +425,10 @@ def choose_subset(count: int, limit: int | None, seed: int | None) -> list[int]:
     return sorted(np.random.default_rng(seed).choice(count, limit, replace=False).tolist())
 
 
-def _bundled_images(name: str, model: Model, limit: int | None, seed: int | None) -> TensorImages:
+def bundled_images(
+    name: str, model: Model, *, limit: int | None = None, seed: int | None = None
+) -> TensorImages:
+    """The sample that comes with the package, or one image of it (``cifar10:7``)."""
     names = [f.name[: -len("_sample.json")] for f in BUNDLE.iterdir() if "_sample.json" in f.name]
     name, colon, place = name.partition(":")
     if name not in names:
@@ -390,15 +457,16 @@ def _folder_labels(root: Path, files: Sequence[Path], model: Model) -> tuple[int
     """Label class folders by the model's class names; None if any folder is not one of them."""
     if model.classes is None:
         return None
-    known = {_plain(name): index for index, name in enumerate(model.classes)}
+    known = {plain_name(name): index for index, name in enumerate(model.classes)}
     folders = [file.relative_to(root).parts[0] if file.parent != root else "" for file in files]
-    labels = [known.get(_plain(folder)) for folder in folders]
+    labels = [known.get(plain_name(folder)) for folder in folders]
     if any(label is None for label in labels):
         return None
     return tuple(label for label in labels if label is not None)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """A class name without regard to capitals and underscores."""
     return name.lower().replace("_", " ").strip()
 
 

@@ -3,7 +3,7 @@
 from faithscope.engine.plan import Plan, check_resolution, passes_per_image, plan_map
 from faithscope.engine.precision import PRECISIONS, Forward, prepare_forward
 from faithscope.engine.respond import Responder, check_classes, choose_batch_size
-from faithscope.engine.score import ShardResult, score_shard
+from faithscope.engine.score import PlanResponses, ShardResult, score_responses, score_shard
 from faithscope.engine.shard import Answers, Column, Job, Protocol, ask_shard
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Forward",
     "Job",
     "Plan",
+    "PlanResponses",
     "Protocol",
     "Responder",
     "ShardResult",
@@ -23,5 +24,6 @@ __all__ = [
     "passes_per_image",
     "plan_map",
     "prepare_forward",
+    "score_responses",
     "score_shard",
 ]

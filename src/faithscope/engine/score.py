@@ -10,7 +10,7 @@ from torch import Tensor
 
 from faithscope.data import Batch
 from faithscope.engine.plan import Plan
-from faithscope.engine.shard import Answers, Column, Job, Ranked
+from faithscope.engine.shard import Answers, Column, Job
 from faithscope.errors import FaithscopeError
 from faithscope.metrics import Metric, Responses
 
@@ -54,7 +54,18 @@ def score_shard(job: Job, answers: Answers) -> ShardResult:
     log_p0, predicted = answers.log_p0.cpu().double(), answers.predicted.cpu()
     responses = _sort_out(answers, log_p0, predicted)
     truth = predicted if batch.labels is None else batch.labels
-    scored = _score(job, answers.ranked, responses, log_p0, truth)
+    imprecise = torch.tensor([_is_imprecise(column) for column in job.columns])
+    ranked = answers.ranked
+    scored = score_responses(
+        job.metrics,
+        responses,
+        log_p0,
+        truth,
+        group=job.protocol.group,
+        finite=ranked.finite,
+        constant=ranked.constant,
+        imprecise=imprecise,
+    )
     return ShardResult(batch, answers.target.cpu(), predicted, log_p0, *scored, responses)
 
 
@@ -86,37 +97,44 @@ def _sort_out(answers: Answers, log_p0: Tensor, predicted: Tensor) -> list[PlanR
     return responses
 
 
-def _score(
-    job: Job,
-    ranked: Ranked,
+def score_responses(
+    metrics: Sequence[Metric],
     responses: Sequence[PlanResponses],
     log_p0: Tensor,
     truth: Tensor,
+    *,
+    group: str,
+    finite: Tensor,
+    constant: Tensor,
+    imprecise: Tensor,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, list[list[str]]]]:
-    """Apply every metric's pure function; put a defined value and a flag on degenerate maps."""
+    """Apply every metric's pure function; put a defined value and a flag on degenerate maps.
+
+    Shapes: log_p0, truth [S]; finite, constant bool [S, M]; imprecise bool [M] -> scores, the k
+    that was used and the flags by metric label, each [S, M].
+    """
     scores, ks, flags = {}, {}, {}
-    for metric in job.metrics:
-        values = torch.full(ranked.finite.shape, torch.nan, dtype=torch.float64)
-        used = torch.zeros(ranked.finite.shape, dtype=torch.int64)
-        few = torch.zeros(ranked.finite.shape, dtype=torch.bool)
-        broken = torch.zeros(ranked.finite.shape, dtype=torch.bool)
+    constant = finite & constant
+    for metric in metrics:
+        values = torch.full(finite.shape, torch.nan, dtype=torch.float64)
+        used = torch.zeros(finite.shape, dtype=torch.int64)
+        few = torch.zeros(finite.shape, dtype=torch.bool)
+        broken = torch.zeros(finite.shape, dtype=torch.bool)
         for part in responses:
             k = part.plan.k[metric.label]
-            values[part.sample, part.map] = _scored(job, metric, part, log_p0, truth)
+            values[part.sample, part.map] = _scored(metric, part, log_p0, truth, group)
             used[part.sample, part.map] = k
             few[part.sample, part.map] = metric.label in part.plan.few
             answers = part.log_p[:, [0, *part.plan.index[metric.label]]]  # 0 is the intact input
             broken[part.sample, part.map] = answers.isnan().any(1)
-        constant = ranked.finite & ranked.constant
         if metric.constant_score is not None:
             values[constant] = metric.constant_score
         replacement, reason = metric.undefined
-        undefined = ranked.finite & values.isnan() & ~broken
+        undefined = finite & values.isnan() & ~broken
         values[undefined] = replacement
         values[broken] = torch.nan
-        imprecise = torch.tensor([_is_imprecise(column) for column in job.columns])
         marks = (
-            (~ranked.finite, "nan_map"),
+            (~finite, "nan_map"),
             (constant, "degenerate"),
             (undefined & ~constant, reason),
             (broken, "nan_response"),
@@ -132,12 +150,14 @@ def _is_imprecise(column: Column) -> bool:
     return column.method is not None and column.method.is_imprecise
 
 
-def _scored(job: Job, metric: Metric, part: PlanResponses, log_p0: Tensor, truth: Tensor) -> Tensor:
+def _scored(
+    metric: Metric, part: PlanResponses, log_p0: Tensor, truth: Tensor, group: str
+) -> Tensor:
     index = list(part.plan.index[metric.label])
     if metric.groups_units and len(index) < 2:
         return torch.full((len(part.sample),), torch.nan, dtype=torch.float64)
     salience = part.salience[:, index]
-    if job.protocol.group == "mean":
+    if group == "mean":
         sizes = torch.tensor([part.plan.cuts[place] for place in index]).diff(dim=1)[:, 0]
         salience = salience / sizes.clamp_min(1)
     hit = part.top1[:, index] == truth[part.sample, None]

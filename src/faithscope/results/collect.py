@@ -18,6 +18,7 @@ import torch
 import faithscope
 from faithscope.data import Skipped
 from faithscope.engine import Answers, Job, ShardResult, score_shard
+from faithscope.metrics import Metric
 from faithscope.results.result import FORMAT, SCHEMAS, Result
 from faithscope.results.store import Shard
 
@@ -54,7 +55,16 @@ def make_shard(job: Job, data: str, answers: Answers, cost: Mapping[str, float])
     samples = np.array(scored.batch.samples, dtype=object)
     labels = scored.batch.labels
     tables = {
-        "scores": _concatenated("scores", _score_rows(job, data, scored, samples)),
+        "scores": score_table(
+            job.model.name,
+            data,
+            asdict(job.protocol),
+            [(column.label, column.draw) for column in job.columns],
+            scored.batch.samples,
+            scored.scores,
+            scored.k,
+            scored.flags,
+        ),
         "responses": _concatenated("responses", _response_rows(job, scored, samples)),
         "samples": _table(
             "samples",
@@ -68,25 +78,37 @@ def make_shard(job: Job, data: str, answers: Answers, cost: Mapping[str, float])
     return Shard(tables, tuple(scored.batch.digests), cost, {"granularity": dict(job.granularity)})
 
 
-def _score_rows(
-    job: Job, data: str, shard: ShardResult, samples: np.ndarray
-) -> Iterator[dict[str, Any]]:
-    columns = job.columns
+def score_table(
+    model: str,
+    data: str,
+    protocol: Mapping[str, Any],
+    columns: Sequence[tuple[str, int]],
+    samples: Sequence[str],
+    scores: Mapping[str, torch.Tensor],
+    ks: Mapping[str, torch.Tensor],
+    flags: Mapping[str, list[list[str]]],
+) -> pa.Table:
+    """The long table of scores, [S, M] by metric, of M columns of maps (method, draw)."""
     rows = len(samples) * len(columns)
-    for label, values in shard.scores.items():
-        yield {
-            "model": [job.model.name] * rows,
-            "data": [data] * rows,
-            "sample": samples.repeat(len(columns)),
-            "method": [column.label for column in columns] * len(samples),
-            "draw": [column.draw for column in columns] * len(samples),
-            "metric": [label] * rows,
-            "k": shard.k[label].flatten().numpy(),
-            "fill": [job.protocol.fill] * rows,
-            "upsample": [job.protocol.upsample] * rows,
-            "value": values.flatten().numpy(),
-            "flag": list(chain.from_iterable(shard.flags[label])),
-        }
+    names = np.array(samples, dtype=object).repeat(len(columns))
+    parts = [
+        _table(
+            "scores",
+            model=[model] * rows,
+            data=[data] * rows,
+            sample=names,
+            method=[method for method, _ in columns] * len(samples),
+            draw=[draw for _, draw in columns] * len(samples),
+            metric=[label] * rows,
+            k=ks[label].flatten().numpy(),
+            fill=[protocol["fill"]] * rows,
+            upsample=[protocol["upsample"]] * rows,
+            value=values.flatten().numpy(),
+            flag=list(chain.from_iterable(flags[label])),
+        )
+        for label, values in scores.items()
+    ]
+    return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
 
 
 def _response_rows(job: Job, shard: ShardResult, samples: np.ndarray) -> Iterator[dict[str, Any]]:
@@ -162,15 +184,7 @@ def manifest(
             "skipped": [asdict(item) for item in skipped],
         },
         "methods": _method_cards(job),
-        "metrics": {
-            metric.label: {
-                "higher_is_better": metric.higher_is_better,
-                "bounds": [None if np.isinf(bound) else bound for bound in metric.bounds],
-                "paper": metric.paper,
-                "equation": metric.equation,
-            }
-            for metric in job.metrics
-        },
+        "metrics": metric_cards(job.metrics),
         "cost": {
             "response_passes": passes,
             "explanation_passes": job.explanation_passes,
@@ -193,6 +207,19 @@ def manifest(
             **{name: version(name) for name in packages},
         },
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def metric_cards(metrics: Sequence[Metric]) -> dict[str, dict[str, Any]]:
+    """What a reader must know of every metric."""
+    return {
+        metric.label: {
+            "higher_is_better": metric.higher_is_better,
+            "bounds": [None if np.isinf(bound) else bound for bound in metric.bounds],
+            "paper": metric.paper,
+            "equation": metric.equation,
+        }
+        for metric in metrics
     }
 
 

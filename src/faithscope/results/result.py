@@ -6,7 +6,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from faithscope.errors import FaithscopeError, choose
+from faithscope.metrics import MetricLike
+from faithscope.results import conclude
 from faithscope.results.stats import bootstrap_interval, holm, paired_p_values
 
 FORMAT = 1
@@ -131,6 +133,18 @@ class Result:
         every = len(self.metrics)
         return [_verdict(method, rows, every) for method, rows in self._tested().items()]
 
+    def comparisons(self) -> pa.Table:
+        """Every two methods on every metric: difference with interval, p and effect sizes."""
+        return pa.Table.from_pylist(conclude.comparisons(self))
+
+    def correlations(self) -> pa.Table:
+        """Every two metrics: do they agree on which method is better, image by image?"""
+        return pa.Table.from_pylist(conclude.correlations(self))
+
+    def metric_verdicts(self) -> list[str]:
+        """One sentence per metric: does it tell random attribution from the methods?"""
+        return conclude.metric_verdicts(self)
+
     def headline(self) -> str:
         """The run in one sentence."""
         tested = self._tested()
@@ -183,6 +197,14 @@ class Result:
                 "folder."
             ) from None
         return root
+
+    def rescore(
+        self, metrics: MetricLike | Iterable[MetricLike], *, k: int | None = None
+    ) -> Result:
+        """Other metrics of the same run, from the stored responses, without the model."""
+        from faithscope.results.rescore import rescore
+
+        return rescore(self, metrics, k=k)
 
     def report(self, path: str | Path) -> Path:
         """Write one self-contained HTML page."""

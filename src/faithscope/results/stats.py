@@ -7,12 +7,51 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+class EffectSize(NamedTuple):
+    """Two sizes of a paired effect, with the sign of the differences."""
+
+    d_z: Array
+    rank_biserial: Array
+
+
+class Correlation(NamedTuple):
+    """Mean correlations between metrics, their intervals, and how many samples they rest on."""
+
+    mean: Array
+    low: Array
+    high: Array
+    samples: Counts
+    left_out: Counts
+
+
+class Agreement(NamedTuple):
+    """A mean rank correlation, its interval, and how many samples it rests on."""
+
+    mean: float
+    low: float
+    high: float
+    samples: int
+    left_out: int
+
+
+class Sensitivity(NamedTuple):
+    """What another setting does to scores: how far, which way, and to the order of methods."""
+
+    absolute: float
+    signed: float
+    low: float
+    high: float
+    flipped: float
 
 
 def bootstrap_interval(
@@ -98,3 +137,204 @@ def holm(p_values: Array) -> Array:
     factors = np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(1, np.maximum.accumulate(p_values[order] * factors))
     return adjusted
+
+
+def pairwise_p_values(values: Array, *, resamples: int = 9999, seed: int = 0) -> Array:
+    """Two-sided paired permutation tests between every two methods, not yet adjusted.
+
+    Each is the test of `paired_p_values` on the samples that both methods have. For Holm's
+    adjustment take each pair once: `holm(p[np.triu_indices(len(p), 1)])`.
+
+    Shapes: values [methods, n], NaN where a score is missing -> [methods, methods], symmetric;
+    NaN on the diagonal and for pairs with fewer than 2 samples in common.
+
+    >>> pairwise_p_values(np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0], [2.0, 3.0, 4.0]]))
+    array([[ nan, 0.25, 0.25],
+           [0.25,  nan, 0.25],
+           [0.25, 0.25,  nan]])
+    """
+    first, second = np.triu_indices(len(values), 1)
+    p_values = np.full((len(values), len(values)), np.nan)
+    if len(first) and values.shape[1]:
+        differences = (values[first] - values[second]).T
+        tested = paired_p_values(differences, resamples=resamples, seed=seed)
+        p_values[first, second] = p_values[second, first] = tested
+    return p_values
+
+
+def effect_size(differences: Array) -> EffectSize:
+    r"""Size of a paired effect: Cohen's d_z and the matched-pairs rank-biserial correlation.
+
+    .. math:: d_z = \frac{\bar d}{s_d}, \qquad r = \frac{W^+ - W^-}{W^+ + W^-}
+
+    where s_d is the standard deviation of the differences (n - 1), and W⁺ and W⁻ are the sums of
+    the ranks of the absolute differences that are above and below 0, zeros left out, as in
+    Wilcoxon's signed-rank test (Kerby, The simple difference formula, 2014). d_z grows with how
+    sure the sign of the mean is, r is between -1 (all differences below 0) and 1 (all above) and
+    does not mind outliers. Both are 0 if all differences are 0; d_z of any other constant is
+    infinite.
+
+    Shapes: differences [n] or [n, comparisons], NaN where a pair is missing -> [] or
+    [comparisons]; NaN for fewer than 2 pairs.
+
+    >>> effect_size(np.array([-1.0, 2.0, 3.0, 4.0]))
+    EffectSize(d_z=array(0.925...), rank_biserial=array(0.8))
+    """
+    known = ~np.isnan(differences)
+    pairs = known.sum(0)
+    values = np.where(known, differences, 0.0)
+    mean = values.sum(0) / np.maximum(pairs, 1)
+    squares = (known * (values - mean) ** 2).sum(0)
+    deviation = np.sqrt(squares / np.maximum(pairs - 1, 1))
+    deviation = np.where(deviation <= 1e-12 * np.abs(mean), 0.0, deviation)
+    ranks = _ranks(np.where(values == 0, np.nan, np.abs(values)))
+    above = np.where(values > 0, ranks, 0.0).sum(0)
+    below = np.where(values < 0, ranks, 0.0).sum(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        d_z = np.where(mean == 0, 0.0, mean / deviation)
+    rank_biserial = (above - below) / np.maximum(above + below, 1)
+    missing = pairs < 2
+    return EffectSize(np.where(missing, np.nan, d_z), np.where(missing, np.nan, rank_biserial))
+
+
+def spearman(first: Array, second: Array) -> Array:
+    r"""Spearman's rank correlation over methods, sample by sample, ties at their mean rank.
+
+    .. math:: \rho = \mathrm{corr}(\mathrm{rank}(x_1, …, x_M), \mathrm{rank}(y_1, …, y_M))
+
+    Shapes: first, second [methods, samples], NaN where a score is missing (that method is left
+    out of that sample) -> [samples]; NaN where fewer than 2 methods are left, or one of the two
+    is constant over them.
+
+    >>> spearman(np.array([[1.0, 1], [2, 1], [3, 1]]), np.array([[1.0, 1], [3, 2], [2, 3]]))
+    array([0.5, nan])
+    """
+    known = ~(np.isnan(first) | np.isnan(second))
+    count = np.maximum(known.sum(0), 1)
+    x, y = (_ranks(np.where(known, values, np.nan)) for values in (first, second))
+    x = np.where(known, x - (count + 1) / 2, 0.0)  # the mean rank, ties or not
+    y = np.where(known, y - (count + 1) / 2, 0.0)
+    scale = np.sqrt((x**2).sum(0) * (y**2).sum(0))
+    correlation: Array = (x * y).sum(0) / np.where(scale == 0, np.nan, scale)
+    return np.clip(correlation, -1.0, 1.0)
+
+
+def metric_correlation(
+    cube: Array,
+    higher_is_better: NDArray[np.bool_],
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Correlation:
+    """Do metrics agree, sample by sample, on which method is better?
+
+    For every two metrics the mean over samples of Spearman's correlation over methods, with its
+    bootstrap interval. Scores of metrics where lower is better are turned around, so + means
+    that the two metrics agree. Samples where a metric is constant over methods, or fewer than 2
+    methods have both scores, have no correlation: they are left out and counted.
+
+    Shapes: cube [methods, metrics, samples], NaN where a score is missing; higher_is_better
+    [metrics] -> all [metrics, metrics], symmetric; NaN where no sample is left (interval: < 2).
+
+    >>> cube = np.array([[[1.0, 5], [3, 1]], [[2, 6], [2, 2]], [[3, 7], [1, 0]]])
+    >>> metric_correlation(cube, np.array([True, False])).mean
+    array([[1.  , 0.75],
+           [0.75, 1.  ]])
+    """
+    signed = cube * np.where(higher_is_better, 1.0, -1.0)[:, None]
+    metrics = cube.shape[1]
+    mean, low, high = (np.full((metrics, metrics), np.nan) for _ in range(3))
+    samples = np.zeros((metrics, metrics), dtype=np.int64)
+    for i, j in zip(*np.triu_indices(metrics), strict=True):
+        found = rank_agreement(
+            signed[:, i], signed[:, j], level=level, resamples=resamples, seed=seed
+        )
+        mean[i, j] = mean[j, i] = found.mean
+        low[i, j] = low[j, i] = found.low
+        high[i, j] = high[j, i] = found.high
+        samples[i, j] = samples[j, i] = found.samples
+    return Correlation(mean, low, high, samples, cube.shape[2] - samples)
+
+
+def rank_agreement(
+    first: Array, second: Array, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Agreement:
+    """Do two settings (two K's, two fills, two rules for ties) rank the methods alike?
+
+    Mean over samples of Spearman's correlation over methods, with its bootstrap interval. Samples
+    without a correlation (a constant, fewer than 2 methods) are left out and counted.
+
+    Shapes: first, second [methods, samples], NaN where a score is missing.
+
+    >>> rank_agreement(np.array([[1.0, 1], [2, 2], [3, 3]]), np.array([[1.0, 3], [2, 2], [3, 1]]))
+    Agreement(mean=0.0, low=-1.0, high=1.0, samples=2, left_out=0)
+    """
+    correlations = spearman(first, second)
+    known = correlations[~np.isnan(correlations)]
+    low, high = bootstrap_interval(known, level=level, resamples=resamples, seed=seed)
+    mean = float(known.mean()) if len(known) else float("nan")
+    return Agreement(mean, low, high, len(known), len(correlations) - len(known))
+
+
+def sensitivity(
+    first: Array, second: Array, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Sensitivity:
+    r"""How a metric changes from one setting to another: its scores and its order of methods.
+
+    .. math::
+        \frac{1}{n} \sum_i \frac{1}{M} \sum_m |y_{mi} - x_{mi}|, \qquad
+        \frac{1}{n} \sum_i \frac{1}{M} \sum_m y_{mi} - x_{mi}
+
+    The interval is that of the signed change and resamples samples, with all their methods. A
+    pair of methods is flipped if the one with the higher mean in the first setting has the lower
+    mean in the second, both over the samples that the pair has in both; a tie is no flip.
+
+    Shapes: first, second [methods, samples], NaN where a score is missing. NaN if there is
+    nothing to compare.
+
+    >>> sensitivity(np.array([[1.0, 3.0], [2.0, 2.5]]), np.array([[2.0, 2.0], [1.0, 2.5]]))
+    Sensitivity(absolute=0.75, signed=-0.25, low=-0.5, high=0.0, flipped=1.0)
+    """
+    change = second - first
+    known = ~np.isnan(change)
+    used = known.any(0)
+    count = known[:, used].sum(0)
+    kept = np.where(known, change, 0.0)[:, used]
+    by_sample = kept.sum(0) / count
+    low, high = bootstrap_interval(by_sample, level=level, resamples=resamples, seed=seed)
+    nothing = float("nan")
+    return Sensitivity(
+        absolute=float((np.abs(kept).sum(0) / count).mean()) if used.any() else nothing,
+        signed=float(by_sample.mean()) if used.any() else nothing,
+        low=low,
+        high=high,
+        flipped=_share_flipped(first, second),
+    )
+
+
+def _share_flipped(first: Array, second: Array) -> float:
+    """Share of method pairs whose means are ordered one way in `first`, the other in `second`."""
+    flips = []
+    for i, j in zip(*np.triu_indices(len(first), 1), strict=True):
+        before, after = first[i] - first[j], second[i] - second[j]
+        known = ~(np.isnan(before) | np.isnan(after))
+        if known.any():
+            flips.append(_direction(before[known]) * _direction(after[known]) < 0)
+    return float(np.mean(flips)) if flips else float("nan")
+
+
+def _direction(differences: Array) -> int:
+    """Sign of the mean, 0 if it is 0 up to rounding.
+
+    >>> _direction(np.array([0.1, 0.2, -0.3]))
+    0
+    """
+    total = float(differences.sum())
+    return 0 if abs(total) <= 1e-12 * np.abs(differences).sum() else int(np.sign(total))
+
+
+def _ranks(values: Array) -> Array:
+    """Ranks along the first axis from 1, ties at their mean rank, NaN where there is no value."""
+    ranks: Array = stats.rankdata(values, axis=0, nan_policy="omit")
+    return ranks

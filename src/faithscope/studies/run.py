@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from faithscope.data import load_data
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from faithscope.data import in_random_order, load_data
 from faithscope.errors import choose
 from faithscope.evaluation import Evaluation, Forecast, prepare
 from faithscope.models import Model, load_model
 from faithscope.results import Result
+from faithscope.results.stats import rank_agreement, sensitivity
 from faithscope.studies.study import Cell, Study
 
 Runner = Callable[[Cell, Evaluation, Path], Result]
@@ -27,6 +33,70 @@ class StudyResult:
     def __getitem__(self, label: str) -> Result:
         return self.results[choose("cell of this study", label, self.results)]
 
+    def sensitivity(self) -> pa.Table:
+        """What a choice of the protocol moves: for every axis, its first value against the others.
+
+        One row per metric: `absolute` and `signed` mean change of a score, the signed one with its
+        interval; `flipped`, the share of pairs of methods whose order of means changes; and
+        `agreement`, the rank correlation over methods, image by image, with its interval.
+        """
+        return pa.Table.from_pylist([*self._across_cells(), *self._across_ks()])
+
+    def _across_cells(self) -> Iterator[dict[str, Any]]:
+        cells = list(self.study.cells())
+        for axis in ("fill", "units", "upsample", "ties", "seed"):
+            for one, other in combinations(cells, 2):
+                if replace(one, **{axis: getattr(other, axis)}) != other:
+                    continue
+                if getattr(one, axis) != getattr(next(iter(cells)), axis):
+                    continue  # only the first value is compared with the others
+                left, right = self[one.label], self[other.label]
+                for metric in left.metrics:
+                    values = _values(left, metric), _values(right, metric)
+                    settings = getattr(one, axis), getattr(other, axis)
+                    yield _moved(one.label, axis, settings, metric, *values)
+
+    def _across_ks(self) -> Iterator[dict[str, Any]]:
+        if len(self.study.k) < 2:
+            return
+        first, *others = self.study.k
+        for label, result in self.results.items():
+            for other in others:
+                pair = f"saco(k={first})", f"saco(k={other})"
+                if set(pair) <= set(result.metrics):
+                    values = (_values(result, metric) for metric in pair)
+                    yield _moved(label, "k", (first, other), "saco", *values)
+
+
+def _values(result: Result, metric: str) -> NDArray[np.float64]:
+    return np.array([result.values(method, metric) for method in result.methods])
+
+
+def _moved(
+    cell: str,
+    axis: str,
+    settings: tuple[Any, Any],
+    metric: str,
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
+) -> dict[str, Any]:
+    change, agreement = sensitivity(first, second), rank_agreement(first, second)
+    return {
+        "cell": cell,
+        "axis": axis,
+        "first": str(settings[0]),
+        "second": str(settings[1]),
+        "metric": metric,
+        "absolute": float(change.absolute),
+        "signed": float(change.signed),
+        "signed_low": float(change.low),
+        "signed_high": float(change.high),
+        "flipped": float(change.flipped),
+        "agreement": float(agreement.mean),
+        "agreement_low": float(agreement.low),
+        "agreement_high": float(agreement.high),
+    }
+
 
 def prepare_cells(study: Study, device: str = "auto") -> Iterator[tuple[Cell, Evaluation]]:
     """Check and plan the cells one after the other; a model is loaded once."""
@@ -37,26 +107,28 @@ def prepare_cells(study: Study, device: str = "auto") -> Iterator[tuple[Cell, Ev
             loaded = (cell.model, load_model(options.pop("name"), **options))
         model = loaded[1]
         single = study.k[0] if len(study.k) == 1 else 10
-        yield (
-            cell,
-            prepare(
-                model,
-                load_data(cell.data, model, limit=study.limit),
-                list(study.methods),
-                study.all_metrics(),
-                target=study.target,
-                k=single,
-                fill=cell.fill,
-                units=cell.units,
-                upsample=cell.upsample,
-                ties=cell.ties,
-                group=study.group,
-                random_draws=study.random_draws,
-                seed=cell.seed,
-                precision=study.precision,
-                batch_size=study.batch_size,
-            ),
+        data = load_data(cell.data, model, limit=study.limit)
+        if study.tolerance is not None:
+            data = in_random_order(data, cell.seed)
+        evaluation = prepare(
+            model,
+            data,
+            list(study.methods),
+            study.all_metrics(),
+            target=study.target,
+            k=single,
+            fill=cell.fill,
+            units=cell.units,
+            upsample=cell.upsample,
+            ties=cell.ties,
+            group=study.group,
+            random_draws=study.random_draws,
+            seed=cell.seed,
+            precision=study.precision,
+            batch_size=study.batch_size,
         )
+        evaluation.tolerance = study.tolerance
+        yield cell, evaluation
 
 
 def forecast_study(study: Study, device: str = "auto") -> list[tuple[Cell, Forecast]]:

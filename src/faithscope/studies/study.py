@@ -66,6 +66,7 @@ class Study:
     precision: str = "auto"
     batch_size: int | str = "auto"
     limit: int | None = None
+    tolerance: float | None = None
 
     def cells(self) -> Iterator[Cell]:
         """Every combination of the axes, models outermost."""
@@ -159,6 +160,13 @@ def _checked(key: str, value: Any) -> Any:
             raise FaithscopeError(
                 f"The study's '{key}' must be a whole number of at least {_NUMBERS[key]}, got "
                 f"{value!r}."
+            )
+        return value
+    if key == "tolerance":
+        real = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and (not real or not 0 < value < 2):
+            raise FaithscopeError(
+                f"The study's 'tolerance' must be a number above 0 and below 2, got {value!r}."
             )
         return value
     if key in ("target", "batch_size") and isinstance(value, int) and not isinstance(value, bool):
