@@ -158,7 +158,8 @@ def test_the_command_line_runs_a_study_and_shows_it(file, tmp_path):
             file, "--out", tmp_path / "out", "--limit", 3, "--set", "methods=[gradient]", "--json"
         ).stdout
     )
-    assert data[folder.name]["manifest"]["protocol"]["k"] == 10
+    assert data["cells"][folder.name]["manifest"]["protocol"]["k"] == 10
+    assert {row["axis"] for row in data["sensitivity"]} == {"random attribution"}
 
 
 @pytest.mark.parametrize(
@@ -230,6 +231,8 @@ def test_a_tolerance_that_means_nothing_is_refused(small, value):
 
 # Conclusions
 
+METRICS = ["saco(k=5)", "saco(k=10)", "aopc"]
+
 
 @pytest.fixture(scope="module")
 def concluded(small, tmp_path_factory):
@@ -248,7 +251,7 @@ def test_sensitivity_compares_every_axis_with_its_first_value(concluded):
         ("fill", "mean", "black", "aopc"),
         ("k", "5", "10", "saco"),
         ("k", "5", "10", "saco"),
-    ]
+    ] + [("random attribution", "random", "random_patch", m) for m in METRICS * 2]
     mean, black = concluded.results.values()
     change = np.array([black.values(m, "aopc") - mean.values(m, "aopc") for m in mean.methods])
     row = rows[2]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
+from faithscope.data import SOURCES as DATA
 from faithscope.methods import METHODS, Method
 from faithscope.metrics import METRICS, Metric
 from faithscope.models import BUNDLE, SOURCES
@@ -58,11 +59,30 @@ def list_models() -> list[Entry]:
     return entries
 
 
+def list_data() -> list[Entry]:
+    """Where images come from."""
+    known = {
+        "bundled": ("200 test images of CIFAR-10.", "bundled:cifar10"),
+        "cifar10": ("CIFAR-10 through torchvision.", "cifar10:FOLDER(split=train)"),
+        "cifar100": ("CIFAR-100 through torchvision.", "cifar100:FOLDER"),
+        "imagenet": ("ImageNet: val/ with class folders by WordNet id.", "imagenet:FOLDER"),
+        "hf": ("Hugging Face datasets, of the hub or saved.", "hf:OWNER/NAME(split=test)"),
+        "array": ("Arrays, pixels or normalised.", "array:FILE.npz(images=x, labels=y)"),
+    }
+    folder = {"name": "FOLDER", "summary": "Images, labelled by class folders if there are any."}
+    entries = [folder]
+    for source in DATA:
+        summary, example = known.get(source, ("From a plugin.", f"{source}:NAME"))
+        entries.append({"name": f"{source}:…", "summary": summary, "example": example})
+    return entries
+
+
 CATALOGUES: Mapping[str, Callable[[], list[Entry]]] = {
     "methods": list_methods,
     "metrics": list_metrics,
     "fills": list_fills,
     "models": list_models,
+    "data": list_data,
 }
 
 

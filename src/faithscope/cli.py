@@ -203,7 +203,12 @@ def evaluate(
         str | None, typer.Option(metavar="NAME", help="timm:…, hf:…, torchvision:… or bundled:…")
     ] = None,
     data: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="A folder of images, or bundled:cifar10.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A folder, bundled:cifar10, cifar10:DIR, imagenet:DIR, hf:ID, array:FILE; see "
+            "`list data`.",
+        ),
     ] = None,
     methods: Annotated[
         str | None,
@@ -364,7 +369,15 @@ def run(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before long work.")] = False,
 ) -> None:
     """Run a study: every combination of its models, data, fills …; goes on if it was stopped."""
-    from faithscope.console import note, print_json, run_with_progress, say, show_result, waiting
+    from faithscope.console import (
+        note,
+        print_json,
+        run_with_progress,
+        say,
+        show_result,
+        show_sensitivity,
+        waiting,
+    )
 
     with waiting("reading the study"):
         from faithscope.evaluation import Forecast
@@ -394,8 +407,12 @@ def run(
         return result
 
     done = run_study(wanted, folder, device=device, run=run_cell)
+    moved = done.sensitivity().to_pylist()
     if as_json:
-        print_json({label: _as_data(result) for label, result in done.results.items()})
+        cells = {label: _as_data(result) for label, result in done.results.items()}
+        print_json({"cells": cells, "sensitivity": moved})
+    elif moved:
+        show_sensitivity(moved)
     say(f"\nkept in {folder}", stderr=as_json)
 
 

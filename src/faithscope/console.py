@@ -244,9 +244,53 @@ def show_result(result: Result) -> None:
         say(line, "yellow")
     say(f"\n{result.headline()}", "bold")
     verdicts = Table.grid(padding=(0, 1))
-    for sentence in result.verdicts():
+    for sentence in (*result.verdicts(), *result.metric_verdicts()):
         verdicts.add_row("  •", Text(sentence))
     _show(verdicts)
+    if "stopping" in result.manifest:
+        say(f"  {_stopping(result.manifest['stopping'])}")
+
+
+def _stopping(said: Mapping[str, Any]) -> str:
+    """Why the run ended where it did."""
+    if said["reached"]:
+        return (
+            f"Stopped after {said['images']:,} images: every mean is known to within "
+            f"{said['tolerance']}."
+        )
+    return (
+        f"All {said['images']:,} images were used, and not every mean is known to within "
+        f"{said['tolerance']}."
+    )
+
+
+def show_sensitivity(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print what each choice of the protocol moves."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    rows = list(rows)
+    nested = any(row["where"] for row in rows)
+    for name in ("choice", "where", "metric") if nested else ("choice", "metric"):
+        table.add_column(name)
+    for name in ("mean change", "[95 %]", "|change|", "orders flipped", "agreement"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            f"{row['axis']}: {row['first']} → {row['second']}",
+            *([row["where"]] if nested else []),
+            row["metric"],
+            f"{row['signed']:+.3f}",
+            f"[{row['signed_low']:+.3f}, {row['signed_high']:+.3f}]",
+            f"{row['absolute']:.3f}",
+            f"{row['flipped']:.0%}" if row["flipped"] == row["flipped"] else "—",
+            f"{row['agreement']:.2f}" if row["agreement"] == row["agreement"] else "—",
+        )
+    say("\nWhat the protocol's choices move", "bold")
+    _show(table)
+    say(
+        "Change of a score from the first value to the other; pairs of methods whose order of "
+        "means flips; rank correlation over methods, image by image.",
+        "dim",
+    )
 
 
 def show_skipped(result: Result) -> None:

@@ -40,7 +40,8 @@ class StudyResult:
         interval; `flipped`, the share of pairs of methods whose order of means changes; and
         `agreement`, the rank correlation over methods, image by image, with its interval.
         """
-        return pa.Table.from_pylist([*self._across_cells(), *self._across_ks()])
+        rows = [*self._across_cells(), *self._across_ks(), *self._within_cells()]
+        return pa.Table.from_pylist(rows)
 
     def _across_cells(self) -> Iterator[dict[str, Any]]:
         cells = list(self.study.cells())
@@ -66,6 +67,20 @@ class StudyResult:
                 if set(pair) <= set(result.metrics):
                     values = (_values(result, metric) for metric in pair)
                     yield _moved(label, "k", (first, other), "saco", *values)
+
+    def _within_cells(self) -> Iterator[dict[str, Any]]:
+        for label, result in self.results.items():
+            if {"aopc", "comprehensiveness"} <= set(result.metrics):
+                values = (_values(result, metric) for metric in ("aopc", "comprehensiveness"))
+                settings = ("most relevant first", "least relevant first")
+                yield _moved(label, "removal order", settings, "aopc", *values)
+            if {"random", "random_patch"} <= set(result.methods):
+                for metric in result.metrics:
+                    pair = (
+                        result.values(name, metric)[None] for name in ("random", "random_patch")
+                    )
+                    settings = ("random", "random_patch")
+                    yield _moved(label, "random attribution", settings, metric, *pair)
 
 
 def _values(result: Result, metric: str) -> NDArray[np.float64]:
