@@ -55,32 +55,41 @@ class StudyResult:
                 for metric in left.metrics:
                     values = _values(left, metric), _values(right, metric)
                     settings = getattr(one, axis), getattr(other, axis)
-                    yield _moved(one.label, axis, settings, metric, *values)
+                    yield _moved(self._where(one, axis), axis, settings, metric, *values)
 
     def _across_ks(self) -> Iterator[dict[str, Any]]:
         if len(self.study.k) < 2:
             return
         first, *others = self.study.k
-        for label, result in self.results.items():
+        for cell in self.study.cells():
+            result = self[cell.label]
             for other in others:
                 pair = f"saco(k={first})", f"saco(k={other})"
                 if set(pair) <= set(result.metrics):
                     values = (_values(result, metric) for metric in pair)
-                    yield _moved(label, "k", (first, other), "saco", *values)
+                    yield _moved(self._where(cell), "k", (first, other), "saco", *values)
 
     def _within_cells(self) -> Iterator[dict[str, Any]]:
-        for label, result in self.results.items():
+        for cell in self.study.cells():
+            result, where = self[cell.label], self._where(cell)
             if {"aopc", "comprehensiveness"} <= set(result.metrics):
                 values = (_values(result, metric) for metric in ("aopc", "comprehensiveness"))
                 settings = ("most relevant first", "least relevant first")
-                yield _moved(label, "removal order", settings, "aopc", *values)
+                yield _moved(where, "removal order", settings, "aopc", *values)
             if {"random", "random_patch"} <= set(result.methods):
                 for metric in result.metrics:
-                    pair = (
-                        result.values(name, metric)[None] for name in ("random", "random_patch")
-                    )
                     settings = ("random", "random_patch")
-                    yield _moved(label, "random attribution", settings, metric, *pair)
+                    pair = (result.values(name, metric)[None] for name in settings)
+                    yield _moved(where, "random attribution", settings, metric, *pair)
+
+    def _where(self, cell: Cell, but: str = "") -> str:
+        """What tells a cell from the others, in words."""
+        cells = [vars(other) for other in self.study.cells()]
+        told = []
+        for axis, value in vars(cell).items():
+            if axis != but and any(other[axis] != value for other in cells):
+                told.append(str(value["name"]) if axis == "model" else f"{axis}={value}")
+        return ", ".join(told)
 
 
 def _values(result: Result, metric: str) -> NDArray[np.float64]:
@@ -88,7 +97,7 @@ def _values(result: Result, metric: str) -> NDArray[np.float64]:
 
 
 def _moved(
-    cell: str,
+    where: str,
     axis: str,
     settings: tuple[Any, Any],
     metric: str,
@@ -97,7 +106,7 @@ def _moved(
 ) -> dict[str, Any]:
     change, agreement = sensitivity(first, second), rank_agreement(first, second)
     return {
-        "cell": cell,
+        "where": where,
         "axis": axis,
         "first": str(settings[0]),
         "second": str(settings[1]),
