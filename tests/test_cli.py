@@ -473,7 +473,7 @@ class TestList:
 
     def test_json(self) -> None:
         found = json.loads(run("list", "--json").stdout)
-        assert list(found) == ["methods", "metrics", "fills", "models"]
+        assert list(found) == ["methods", "metrics", "fills", "models", "data"]
         methods = {entry["name"]: entry for entry in found["methods"]}
         assert methods["integrated_gradients"]["options"]["steps"] == 50
         assert methods["rollout"]["needs"] == ["attention"]
