@@ -71,6 +71,23 @@ def test_the_command_line_takes_other_metrics_from_a_run(everything, tmp_path):
     assert told.exit_code == 0, told.output
     assert "deletion ↓" in told.stdout
     assert_same(fs.load_result(tmp_path / "other"), evaluate(["deletion", "saco"]))
+    for extra, words in (
+        (["--k", "5"], "--k has no effect"),
+        (["--out", str(tmp_path / "run")], "holds a run already"),
+    ):
+        told = CliRunner().invoke(app, [*request, *extra])
+        assert told.exit_code == 2
+        assert words in told.stderr
     told = CliRunner().invoke(app, ["evaluate", "--from", str(tmp_path / "none")])
     assert told.exit_code == 2
     assert "error:" in told.stderr
+
+
+def test_a_metric_of_one_cut_does_not_make_maps_look_constant():
+    run = evaluate("aopc(steps=1)", units="patches")
+    assert_same(run.rescore("aopc(steps=1)"), run)
+
+
+def test_nonsense_is_refused(everything):
+    with refused("k"):
+        everything.rescore("saco", k=0)

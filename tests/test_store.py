@@ -283,3 +283,28 @@ def test_the_plan_is_plain_json(tmp_path):
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["methods"][:3] == ["rollout #0", "gradient #0", "lrp #0"]
     assert plan["protocol"]["k"] == 10
+
+
+def test_data_that_changed_after_the_run_was_finished_are_refused(tmp_path):
+    evaluate(slow(), tmp_path)
+    images, labels = randn(IMAGES, 3, 16, 16), torch.arange(IMAGES) % 5
+    images[-1, 0, 0, 0] += 1e-3
+    options = {"random_draws": 1, "batch_size": 64, "labels": labels, "out": tmp_path}
+    with refused("data has changed"):
+        fs.evaluate(slow(), images, METHODS, ["saco", "aopc"], **options)
+
+
+def test_a_result_that_took_a_runs_place_is_not_taken_for_it(whole, tmp_path):
+    evaluate(slow(), tmp_path)
+    whole.rescore("saco").save(tmp_path)
+    with refused("another result than its plan"):
+        evaluate(slow(), tmp_path)
+
+
+def test_what_a_kill_left_unfinished_is_cleared_away(whole, tmp_path):
+    stopped(tmp_path)
+    (tmp_path / "shards" / ".unfinished-abc").mkdir()
+    assert_same_bits(evaluate(slow(), tmp_path), whole)
+    assert not (tmp_path / "shards").exists()
+    assert_same_bits(evaluate(slow(), tmp_path), whole)
+    assert not (tmp_path / "shards").exists()

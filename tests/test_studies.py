@@ -88,6 +88,16 @@ def test_axes_take_one_value_or_several_and_every_combination_is_a_cell(tmp_path
         ("- a\n- b\n", ["must hold keys and values"]),
         ("models: [\n", ["is not YAML"]),
         ("!!python/object/apply:os.system [ls]\n", ["is not YAML"]),
+        ("models: m:x\ndata: d\nlimit: 1\nlimit: 3\n", ["'limit' is given twice"]),
+        ("models: m:x\ndata: d\nname: 2020-13-45\n", ["is not YAML"]),
+        ("[" * 5000, ["is not YAML"]),
+        ("models: m:x\ndata: d\nname: ../../evil\n", ["plain word"]),
+        ("models: [{name: 'm:x', checkpoint: 5}]\ndata: d\n", ["'checkpoint' must be text"]),
+        ("models: [{name: 'm:x', pretrained: 5}]\ndata: d\n", ["true or false"]),
+        (
+            "data: d\nmodels: [{name: 'm:x', checkpoint: a/w}, {name: 'm:x', checkpoint: b/w}]\n",
+            ["would both be called"],
+        ),
     ],
 )
 def test_what_is_wrong_with_a_study_is_said_in_one_sentence(tmp_path, text, words):
@@ -286,3 +296,24 @@ def test_every_metric_gets_a_verdict_of_its_own(small, tmp_path):
     assert saco.startswith("saco tells ") and "of 1 methods from random attribution" in saco
     assert "random's interval [" in saco and ("covers 0" in saco or "does not cover 0" in saco)
     assert aopc.startswith("aopc tells ") and "interval" not in aopc
+
+
+def test_cells_that_stopped_at_different_images_are_compared_on_those_they_share(
+    small, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("faithscope.evaluation.SHARD", 4)
+    study = make_study(
+        {**small, "tolerance": 1.75, "seeds": [0, 1], "limit": 60, "metrics": ["aopc"]}
+    )
+    done = fs.run_study(study, tmp_path)
+    one, other = done.results.values()
+    first, second = (r.samples["sample"].to_pylist() for r in (one, other))
+    assert first[:4] != second[:4]
+    shared = [sample for sample in first if sample in second]
+    (row,) = [r for r in done.sensitivity().to_pylist() if r["axis"] == "seed"]
+    assert row["samples"] == len(shared)
+    places = [[names.index(s) for s in shared] for names in (first, second)]
+    change = [
+        other.values(m, "aopc")[places[1]] - one.values(m, "aopc")[places[0]] for m in one.methods
+    ]
+    assert row["signed"] == pytest.approx(np.mean(change))

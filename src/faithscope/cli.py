@@ -199,6 +199,7 @@ def demo(
     )
 )
 def evaluate(
+    context: typer.Context,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="timm:…, hf:…, torchvision:… or bundled:…")
     ] = None,
@@ -287,6 +288,11 @@ def evaluate(
     if source is not None:
         from faithscope.results import load_result
 
+        _only(context, "--from", ("source", "metrics", "out", "report", "as_json"))
+        if out is not None and any(
+            (out / name).exists() for name in ("plan.json", "manifest.json")
+        ):
+            raise FaithscopeError(f"'{out}' holds a run already: give --out another folder.")
         result = load_result(source).rescore(split_specs(metrics))
         files = {} if out is None else {"result": result.save(out)}
         return _show(result, files, report, as_json)
@@ -326,6 +332,17 @@ def evaluate(
         _ask(forecast, yes)
     result = run_with_progress(evaluation, forecast, out)
     _show(result, {} if out is None else {"result": out}, report, as_json)
+
+
+def _only(context: typer.Context, option: str, allowed: tuple[str, ...]) -> None:
+    """Refuse options that have no effect beside this one."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            raise FaithscopeError(
+                f"--{name.replace('_', '-')} has no effect with {option}, whose run is done: leave "
+                "it out, or write options into --metrics, as in 'saco(k=5)'."
+            )
 
 
 def _show(result: Result, files: dict[str, Path], report: Path | None, as_json: bool) -> None:
@@ -384,7 +401,9 @@ def run(
         from faithscope.studies.run import forecast_study, run_study
         from faithscope.studies.study import load_study
 
-        wanted = load_study(study, {**_changes(changes), **({"limit": limit} if limit else {})})
+        wanted = load_study(
+            study, {**_changes(changes), **({} if limit is None else {"limit": limit})}
+        )
     folder = out or Path("runs") / wanted.name
     with waiting("measuring what it will cost"):
         costs = forecast_study(wanted, device)
@@ -420,12 +439,14 @@ def _changes(texts: list[str] | None) -> dict[str, Any]:
     """Read KEY=VALUE, the value as YAML."""
     import yaml
 
+    from faithscope.studies.study import read_yaml
+
     changes = {}
     for text in texts or []:
         key, equals, value = text.partition("=")
         try:
-            changes[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
+            changes[key.strip()] = read_yaml(value)
+        except (yaml.YAMLError, ValueError, RecursionError):
             equals = ""
         if not equals:
             raise FaithscopeError(f"--set takes KEY=VALUE, got '{text}': for example --set k=5.")

@@ -48,7 +48,7 @@ from faithscope.metrics import MetricLike, check_k, resolve_metrics
 from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.perturb import FILLS, TIES, UNITS, UPSAMPLES
 from faithscope.results import FORMAT, Result
-from faithscope.results.collect import Collected, make_shard, manifest
+from faithscope.results.collect import Collected, make_shard, manifest, update_fingerprint
 from faithscope.results.enough import Watch
 from faithscope.results.store import Shard, Store, batch_size_of
 
@@ -156,7 +156,22 @@ class Evaluation:
             if result is None:
                 result = self._run(store)
                 store.finish(result)
+            else:
+                self._check_data(result)
         return result
+
+    def _check_data(self, result: Result) -> None:
+        """Refuse data that are not those of a finished run."""
+        digest, left = hashlib.blake2b(digest_size=16), result.samples.num_rows
+        for batch in chain([self.first], self.batches):
+            for part in batch.split(self.shard) if left > 0 else ():
+                left -= len(part.images)
+                update_fingerprint(digest, part.samples, part.digests)
+        if digest.hexdigest() != result.manifest["data"]["fingerprint"]:
+            raise FaithscopeError(
+                "The data has changed since the run was finished: give another folder for a new "
+                "run."
+            )
 
     def plan(self) -> dict[str, Any]:
         """Everything that decides the numbers, but for the pixels: those are checked by shard."""

@@ -37,8 +37,7 @@ class Collected:
         for name, table in shard.tables.items():
             self.parts[name].append(table)
         samples = shard.tables["samples"]["sample"].to_pylist()
-        for sample, pixels in zip(samples, shard.digests, strict=True):
-            self.digest.update(f"{sample}|{pixels}".encode())
+        update_fingerprint(self.digest, samples, shard.digests)
 
     def result(self, manifest: Mapping[str, Any]) -> Result:
         """All shards as one result."""
@@ -47,6 +46,12 @@ class Collected:
     def table(self, name: str) -> pa.Table:
         """One table of all shards."""
         return pa.concat_tables(self.parts[name]).unify_dictionaries()
+
+
+def update_fingerprint(digest: Any, samples: Sequence[str], pixels: Sequence[str]) -> None:
+    """Take samples, by name and hash of their pixels, into the fingerprint of a data set."""
+    for sample, image in zip(samples, pixels, strict=True):
+        digest.update(f"{sample}|{image}".encode())
 
 
 def make_shard(job: Job, data: str, answers: Answers, cost: Mapping[str, float]) -> Shard:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from faithscope.engine import PlanResponses, plan_map, score_responses
 from faithscope.errors import FaithscopeError
-from faithscope.metrics import Metric, MetricLike, resolve_metrics
+from faithscope.metrics import Metric, MetricLike, check_k, resolve_metrics
 from faithscope.results.collect import metric_cards, score_table
 from faithscope.results.result import Result
 
@@ -28,6 +28,8 @@ def rescore(
 
     Every perturbed input that a metric needs must have been run; one that was not is refused.
     """
+    if k is not None:
+        check_k(k)
     protocol = dict(result.manifest["protocol"])
     protocol |= {} if k is None else {"k": k}
     protocol |= {} if group is None else {"group": group}
@@ -45,7 +47,7 @@ def rescore(
         _truth(result),
         group=protocol["group"],
         finite=finite,
-        constant=_constant(responses, finite),
+        constant=_flagged(result, "degenerate", samples, columns, everywhere=True),
         imprecise=_flagged(result, "low_precision", samples, columns).all(0),
     )
     model, data = result.manifest["model"]["name"], result.manifest["data"]["name"]
@@ -77,13 +79,19 @@ def _places(table: pa.Table, samples: list[str], columns: list[tuple[str, int]])
 
 
 def _flagged(
-    result: Result, flag: str, samples: list[str], columns: list[tuple[str, int]]
+    result: Result,
+    flag: str,
+    samples: list[str],
+    columns: list[tuple[str, int]],
+    *,
+    everywhere: bool = False,
 ) -> Tensor:
+    """Which maps have a flag on some metric, or on every one (as constant maps have): [S, M]."""
     rows, places = _places(result.scores, samples, columns)
     has = np.array([flag in text.split(",") for text in result.scores["flag"].to_pylist()])
-    found = torch.zeros(len(samples), len(columns), dtype=torch.bool)
-    found[rows[has], places[has]] = True
-    return found
+    counts = np.zeros((len(samples), len(columns)), dtype=np.int64)
+    np.add.at(counts, (rows[has], places[has]), 1)
+    return torch.from_numpy(counts >= (len(result.metrics) if everywhere else 1))
 
 
 def _responses(
@@ -128,14 +136,3 @@ def _check_stored(metrics: list[Metric], cuts: Any, index: Any, known: Any) -> N
                 f"The metric '{metric.label}' needs {missing} inputs of each map that were not "
                 "run: evaluate anew, with it among the metrics."
             )
-
-
-def _constant(responses: list[PlanResponses], finite: Tensor) -> Tensor:
-    """Maps whose salience is the same in every unit, as far as the stored sums can tell."""
-    constant = torch.zeros_like(finite)
-    for part in responses:
-        sizes = torch.tensor([stop - start for start, stop in part.plan.cuts], dtype=torch.float64)
-        level = part.salience[:, sizes > 0] / sizes[sizes > 0]
-        spread = level.amax(1) - level.amin(1)
-        constant[part.sample, part.map] = spread <= 1e-12 * level.abs().amax(1)
-    return constant

@@ -199,12 +199,16 @@ class Result:
         return root
 
     def rescore(
-        self, metrics: MetricLike | Iterable[MetricLike], *, k: int | None = None
+        self,
+        metrics: MetricLike | Iterable[MetricLike],
+        *,
+        k: int | None = None,
+        group: str | None = None,
     ) -> Result:
         """Other metrics of the same run, from the stored responses, without the model."""
         from faithscope.results.rescore import rescore
 
-        return rescore(self, metrics, k=k)
+        return rescore(self, metrics, k=k, group=group)
 
     def report(self, path: str | Path) -> Path:
         """Write one self-contained HTML page."""

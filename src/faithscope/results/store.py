@@ -51,17 +51,19 @@ class Store:
     def open(root: Path, plan: Mapping[str, Any]) -> Iterator[Store]:
         """Begin a run in a folder, or go on with the one that is there if it is the same."""
         root = Path(root)
-        with _writing(root):
-            (root / "shards").mkdir(parents=True, exist_ok=True)
         lock = FileLock(root / ".lock")
         try:
-            lock.acquire(timeout=0)
+            with _writing(root):
+                root.mkdir(parents=True, exist_ok=True)
+                lock.acquire(timeout=0)
         except Timeout:
             raise FaithscopeError(
                 f"Another run is writing to '{root}': wait for it, or give another folder."
             ) from None
         try:
             store = Store(root, plan)
+            for unfinished in (root / "shards").glob(".unfinished-*"):
+                shutil.rmtree(unfinished, ignore_errors=True)
             store._begin()
             yield store
         finally:
@@ -90,8 +92,15 @@ class Store:
 
     def finished(self) -> Result | None:
         """The result, if the run is whole."""
-        whole = (self.root / "manifest.json").exists()
-        return load_result(self.root) if whole else None
+        if not (self.root / "manifest.json").exists():
+            return None
+        result = load_result(self.root)
+        if result.metrics != list(self.plan["metrics"]):
+            raise FaithscopeError(
+                f"'{self.root}' holds another result than its plan says: give another folder, or "
+                "remove it."
+            )
+        return result
 
     def read(self, index: int) -> Shard | None:
         """A shard that was finished; None if it was not, or is damaged (which is said)."""
@@ -117,6 +126,7 @@ class Store:
     def write(self, index: int, shard: Shard) -> None:
         """Keep a finished shard: all of it or nothing."""
         with _writing(self.root):
+            (self.root / "shards").mkdir(exist_ok=True)
             temporary = Path(tempfile.mkdtemp(dir=self.root / "shards", prefix=".unfinished-"))
             try:
                 files = {}
@@ -165,6 +175,8 @@ def batch_size_of(root: Path) -> int | None:
 def _writing(root: Path) -> Iterator[None]:
     try:
         yield
+    except Timeout:  # of the lock, which is an OSError, too
+        raise
     except OSError as error:
         raise FaithscopeError(
             f"'{root}' cannot be written to ({error.strerror}): make room or give another folder; "

@@ -52,8 +52,9 @@ class StudyResult:
                 if getattr(one, axis) != getattr(next(iter(cells)), axis):
                     continue  # only the first value is compared with the others
                 left, right = self[one.label], self[other.label]
-                for metric in left.metrics:
-                    values = _values(left, metric), _values(right, metric)
+                both = _shared_samples(left, right)
+                for metric in left.metrics if both else ():
+                    values = _values(left, metric, both), _values(right, metric, both)
                     settings = getattr(one, axis), getattr(other, axis)
                     yield _moved(self._where(one, axis), axis, settings, metric, *values)
 
@@ -92,8 +93,20 @@ class StudyResult:
         return ", ".join(told)
 
 
-def _values(result: Result, metric: str) -> NDArray[np.float64]:
-    return np.array([result.values(method, metric) for method in result.methods])
+def _shared_samples(left: Result, right: Result) -> list[str]:
+    """The samples that two results have in common; a tolerance may end them at different ones."""
+    known = set(right.samples["sample"].to_pylist())
+    return [sample for sample in left.samples["sample"].to_pylist() if sample in known]
+
+
+def _values(result: Result, metric: str, samples: list[str] | None = None) -> NDArray[np.float64]:
+    """Scores [methods, samples], of all samples or of some in this order."""
+    values = np.array([result.values(method, metric) for method in result.methods])
+    if samples is None:
+        return values
+    place = {sample: i for i, sample in enumerate(result.samples["sample"].to_pylist())}
+    chosen: NDArray[np.float64] = values[:, [place[sample] for sample in samples]]
+    return chosen
 
 
 def _moved(
@@ -111,6 +124,7 @@ def _moved(
         "first": str(settings[0]),
         "second": str(settings[1]),
         "metric": metric,
+        "samples": first.shape[1],
         "absolute": float(change.absolute),
         "signed": float(change.signed),
         "signed_low": float(change.low),

@@ -102,17 +102,33 @@ def load_study(path: str | Path, changes: Mapping[str, Any] | None = None) -> St
     """Read a study from YAML, with some keys changed; what is wrong is said in one sentence."""
     file = Path(path)
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = read_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise FaithscopeError(
             f"The study '{path}' cannot be read ({error.strerror}): check the path."
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise FaithscopeError(f"The study '{path}' is not YAML ({reason}).") from None
     if not isinstance(content, dict):
         raise FaithscopeError(f"The study '{path}' must hold keys and values, such as 'models: …'.")
     return make_study({"name": file.stem, **content, **(changes or {})})
+
+
+class _UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML in which a key may be given once."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.YAMLError(f"the key '{key}' is given twice")
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(text: str) -> Any:
+    """Read YAML safely; keys that are given twice are an error."""
+    return yaml.load(text, _UniqueKeys)  # a SafeLoader
 
 
 def make_study(content: Mapping[str, Any]) -> Study:
@@ -138,6 +154,13 @@ def make_study(content: Mapping[str, Any]) -> Study:
     study = Study(**checked)
     resolve_methods(list(study.methods))
     study.all_metrics()
+    labels = [cell.label for cell in study.cells()]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise FaithscopeError(
+                f"Two runs of the study would both be called '{label}': rename a checkpoint or "
+                "data folder, or name the model once."
+            )
     return study
 
 
@@ -173,6 +196,8 @@ def _checked(key: str, value: Any) -> Any:
         return value
     if not isinstance(value, str) or not value:
         raise FaithscopeError(f"The study's '{key}' must be text, got {value!r}.")
+    if key == "name" and not re.fullmatch(r"[\w][\w .-]*", value):
+        raise FaithscopeError(f"The study's 'name' must be a plain word, got {value!r}.")
     return value
 
 
@@ -183,7 +208,11 @@ def _model(value: Any) -> Mapping[str, Any]:
         raise FaithscopeError(
             f"A model of a study is a name, or has one (name: …, checkpoint: …), got {value!r}."
         )
-    for key in value:
+    for key, given in value.items():
         if key not in _MODEL_KEYS:
             raise unknown("key of a model in a study", str(key), _MODEL_KEYS)
+        kind = bool if key == "pretrained" else str
+        if not isinstance(given, kind):
+            words = "true or false" if kind is bool else "text"
+            raise FaithscopeError(f"A model's '{key}' must be {words}, got {given!r}.")
     return value
