@@ -543,6 +543,8 @@ def test_a_data_set_that_cannot_be_had_is_told_in_a_sentence(tmp_path, model, hu
         raise ConnectionError(f"cannot reach the hub for {name} {config}.\nand more")
 
     monkeypatch.setattr(hub, "load_dataset", offline)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # where ../x is nothing
     with refused("'hf:a/b' could not be loaded", "ConnectionError: cannot reach", "a/b c)"):
         fs.load_data("hf:a/b(config=c)", model)
     for name in (f"{tmp_path}/nowhere", "pandas", "../x", "~/nowhere/at/all"):
