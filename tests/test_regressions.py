@@ -15,9 +15,11 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from typer.testing import CliRunner
 
 import faithscope as fs
 from conftest import randn
+from faithscope.cli import app
 from faithscope.metrics import SaCo
 from faithscope.registry import Registry, parse_spec
 from families import refused, seeded, timm_vit
@@ -392,6 +394,15 @@ def test_the_patch_size_is_read_off_a_plain_convolution():
     module = nn.Sequential(nn.Conv2d(3, 4, (8, 4), (8, 4)), nn.Flatten(), nn.Linear(128, 5))
     assert fs.wrap(module).patch_size == (8, 4)
     assert fs.wrap(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 2, 2))).patch_size is None
+
+
+def test_one_bundled_image_is_explained_by_its_number(tmp_path):
+    request = ["explain", "bundled:cifar10:67", "--methods", "rollout"]
+    told = CliRunner().invoke(app, [*request, "--out", str(tmp_path / "cat.png")])
+    assert told.exit_code == 0, told.output
+    assert "predicted: cat" in told.output and (tmp_path / "cat.png").exists()
+    told = CliRunner().invoke(app, ["explain", "bundled:cifar10:200", "--methods", "rollout"])
+    assert told.exit_code == 2 and "0 to 199" in told.stderr
 
 
 def test_a_method_that_also_loses_is_not_praised_alone(vit):

@@ -661,7 +661,7 @@ def _read_input(image: Path, model: Model) -> Tensor:
         raise FaithscopeError(
             f"'{image}' is a folder: name one image, or use `faithscope evaluate --data {image}`."
         )
-    batch = next(load_data(image, model).batches(1))
+    batch = next(load_data(str(image), model).batches(1))  # which may be a name
     if batch.skipped:
         raise FaithscopeError(f"'{image}' cannot be used: {batch.skipped[0].reason}.")
     return batch.images

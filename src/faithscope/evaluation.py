@@ -164,9 +164,12 @@ class Evaluation:
         """Refuse data that are not those of a finished run."""
         digest, left = hashlib.blake2b(digest_size=16), result.samples.num_rows
         for batch in chain([self.first], self.batches):
-            for part in batch.split(self.shard) if left > 0 else ():
-                left -= len(part.images)
-                update_fingerprint(digest, part.samples, part.digests)
+            for part in batch.split(self.shard):
+                if left > 0:  # a tolerance may have ended the run inside a batch
+                    update_fingerprint(digest, part.samples, part.digests)
+                left -= len(part.samples)
+            if left <= 0:
+                break
         if digest.hexdigest() != result.manifest["data"]["fingerprint"]:
             raise FaithscopeError(
                 "The data has changed since the run was finished: give another folder for a new "

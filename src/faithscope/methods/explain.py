@@ -94,8 +94,11 @@ def explain_batch(
             if not group and target is not None:
                 continue
             chosen = [methods[place] for place in group]
+            needs = frozenset[str]().union(*(method.needs for method, _ in chosen))
             with _in_type(model, dtype):
-                evidence = _gather(model, images, target, chosen, keys, seed, batch_size)
+                evidence = gather(
+                    model, images, target, needs, keys=keys, seed=seed, batch_size=batch_size
+                )
                 target = evidence.target
                 maps |= zip(group, _explain(evidence, chosen), strict=True)
     return [maps[place] for place in range(len(methods))]
@@ -112,19 +115,6 @@ def _by_dtype(model: Model, methods: Sequence[Draw]) -> dict[torch.dtype, list[i
     for place, (method, _) in enumerate(methods):
         groups.setdefault(method.dtype(model), []).append(place)
     return groups
-
-
-def _gather(
-    model: Model,
-    images: Tensor,
-    target: Tensor | None,
-    methods: Sequence[Draw],
-    keys: Sequence[str],
-    seed: int,
-    batch_size: int,
-) -> Evidence:
-    needs = frozenset[str]().union(*(method.needs for method, _ in methods))
-    return gather(model, images, target, needs, keys=keys, seed=seed, batch_size=batch_size)
 
 
 def _explain(evidence: Evidence, methods: Sequence[Draw]) -> list[Tensor]:

@@ -60,7 +60,8 @@ def gather(
         if target is None:
             target = logits.detach().argmax(-1)
         gradients = _backward(model, logits, target, inputs, record, needs)
-        if (at_tokens := gradients.pop("readout", None)) is not None:
+        at_tokens = gradients.pop("readout", None)
+        if vit is not None and at_tokens is not None:
             _check_readout(at_tokens, vit, model)
     trace = record.trace(logits, gradients)
     return Evidence(model, images, target, keys, seed, batch_size=batch_size, trace=trace)
@@ -205,13 +206,12 @@ def _differentiate_the_head(_: Tensor, gave: Tensor) -> Tensor | None:
     return gave.requires_grad_(True).clone()
 
 
-def _check_readout(gradient: Tensor, vit: ViTView | None, model: Model) -> None:
+def _check_readout(gradient: Tensor, vit: ViTView, model: Model) -> None:
     """Refuse a read-out that is not what the head reads.
 
     Behind the last attention every token goes its own way, so the target logit has a gradient at
     those tokens only from which the head reads.
     """
-    assert vit is not None
     read = gradient.abs().amax(dim=(0, 2)) > 0
     if not read.any():
         return  # a head of zeros reads nothing

@@ -6,7 +6,6 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from faithscope.results.stats import (
     bootstrap_interval,
@@ -64,7 +63,7 @@ def correlations(result: Result) -> list[Row]:
     the methods.
     """
     better = np.array([result.manifest["metrics"][m]["higher_is_better"] for m in result.metrics])
-    found = metric_correlation(cube(result), better)
+    found = metric_correlation(result.cube, better)
     return [
         {
             "metric": result.metrics[one],
@@ -76,11 +75,6 @@ def correlations(result: Result) -> list[Row]:
         }
         for one, other in combinations(range(len(result.metrics)), 2)
     ]
-
-
-def cube(result: Result) -> NDArray[np.float64]:
-    """All scores, random draws averaged: [methods, metrics, samples]."""
-    return np.array([[result.values(m, k) for k in result.metrics] for m in result.methods])
 
 
 def metric_verdicts(result: Result) -> list[str]:

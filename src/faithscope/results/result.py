@@ -103,7 +103,7 @@ class Result:
         choose("method of this result", method, self.methods)
         choose("metric of this result", metric, self.metrics)
         place = self.methods.index(method), self.metrics.index(metric)
-        values: NDArray[np.float64] = self._cube[place]
+        values: NDArray[np.float64] = self.cube[place]
         return values
 
     def summary(self) -> pa.Table:
@@ -217,8 +217,8 @@ class Result:
         return write_page(self, Path(path))
 
     @cached_property
-    def _cube(self) -> NDArray[np.float64]:
-        """[methods, metrics, samples], random draws averaged."""
+    def cube(self) -> NDArray[np.float64]:
+        """All scores, random draws averaged: [methods, metrics, samples]."""
         samples = self.samples["sample"].to_pylist()
         shape = (len(self.methods), len(self.metrics), len(samples))
         places = [_codes(self.scores["method"], self.methods)]

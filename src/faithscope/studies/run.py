@@ -49,7 +49,7 @@ class StudyResult:
             for one, other in combinations(cells, 2):
                 if replace(one, **{axis: getattr(other, axis)}) != other:
                     continue
-                if getattr(one, axis) != getattr(next(iter(cells)), axis):
+                if getattr(one, axis) != getattr(cells[0], axis):
                     continue  # only the first value is compared with the others
                 left, right = self[one.label], self[other.label]
                 both = _shared_samples(left, right)
@@ -101,7 +101,7 @@ def _shared_samples(left: Result, right: Result) -> list[str]:
 
 def _values(result: Result, metric: str, samples: list[str] | None = None) -> NDArray[np.float64]:
     """Scores [methods, samples], of all samples or of some in this order."""
-    values = np.array([result.values(method, metric) for method in result.methods])
+    values = result.cube[:, result.metrics.index(metric)]
     if samples is None:
         return values
     place = {sample: i for i, sample in enumerate(result.samples["sample"].to_pylist())}
@@ -144,7 +144,6 @@ def prepare_cells(study: Study, device: str = "auto") -> Iterator[tuple[Cell, Ev
             options = {"device": device, **cell.model}
             loaded = (cell.model, load_model(options.pop("name"), **options))
         model = loaded[1]
-        single = study.k[0] if len(study.k) == 1 else 10
         data = load_data(cell.data, model, limit=study.limit)
         if study.tolerance is not None:
             data = in_random_order(data, cell.seed)
@@ -154,7 +153,7 @@ def prepare_cells(study: Study, device: str = "auto") -> Iterator[tuple[Cell, Ev
             list(study.methods),
             study.all_metrics(),
             target=study.target,
-            k=single,
+            k=study.k[0],
             fill=cell.fill,
             units=cell.units,
             upsample=cell.upsample,
@@ -185,9 +184,6 @@ def run_study(
     results = {}
     for cell, evaluation in prepare_cells(study, device):
         folder = Path(out) / cell.label
-        runner = run or (lambda _, evaluation, folder: evaluation.run(out=folder))
-        results[cell.label] = runner(cell, evaluation, folder)
+        result = run(cell, evaluation, folder) if run else evaluation.run(out=folder)
+        results[cell.label] = result
     return StudyResult(study, results)
-
-
-__all__ = ["StudyResult", "forecast_study", "prepare_cells", "run_study"]

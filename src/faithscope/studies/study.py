@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ class Study:
         spread: list[Any] = []
         for metric in chosen:
             if isinstance(metric, SaCo) and metric.k is None:
-                spread += [SaCo(k=k, weight=metric.weight, penalty=metric.penalty) for k in self.k]
+                spread += [replace(metric, k=k) for k in self.k]
             else:
                 spread.append(metric)
         return spread
