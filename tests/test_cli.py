@@ -381,9 +381,9 @@ class TestLongWork:
         monkeypatch.setattr("sys.stderr", stream)
         monkeypatch.setattr("typer.confirm", lambda *_, **__: bool(asked.append(1)))
         monkeypatch.setattr("typer.echo", lambda *_, **__: None)
-        forecast: Any = SimpleNamespace(seconds=cli.LONG_SECONDS + 1)
+        forecast: Any = SimpleNamespace(seconds=cli.shared.LONG_SECONDS + 1)
         try:
-            cli._ask(forecast, yes)
+            cli.shared.ask(forecast, yes)
         except typer.Exit as stopped:
             assert stopped.exit_code == 1
             assert asked

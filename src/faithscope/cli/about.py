@@ -1,0 +1,55 @@
+"""`faithscope list` and `faithscope doctor`: what there is, and whether all of it works."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from faithscope.cli.shared import Json, app, examples
+from faithscope.errors import choose
+
+
+@app.command("list", epilog=examples("faithscope list metrics", "faithscope list --json"))
+def list_(
+    what: Annotated[
+        str, typer.Argument(metavar="[methods|metrics|fills|models|all]", help="What to list.")
+    ] = "all",
+    as_json: Json = False,
+) -> None:
+    """List methods, metrics, fills and models, with their options."""
+    from faithscope.console import print_json, show_entries, waiting
+
+    with waiting("looking"):
+        from faithscope.catalog import CATALOGUES, title, traits
+
+        choose("kind of thing", what, [*CATALOGUES, "all"])
+        kinds = [kind for kind in CATALOGUES if what in (kind, "all")]
+        found = {kind: CATALOGUES[kind]() for kind in kinds}
+    if as_json:
+        print_json(found)
+        return
+    for kind, entries in found.items():
+        show_entries(kind, [(title(entry), entry["summary"], traits(entry)) for entry in entries])
+
+
+@app.command(epilog=examples("faithscope doctor", "faithscope doctor --json"))
+def doctor(as_json: Json = False) -> None:
+    """Check that everything needed is here, and say what to do if not."""
+    from faithscope.console import print_json, show_check, waiting
+    from faithscope.doctor import examine
+
+    checks, pending = [], examine()
+    while True:
+        with waiting("checking"):
+            check = next(pending, None)
+        if check is None:
+            break
+        checks.append(check)
+        if not as_json:
+            show_check(**asdict(check))
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)
