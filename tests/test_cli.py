@@ -94,7 +94,7 @@ def test_help_and_version_need_no_heavy_import() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
-@pytest.mark.parametrize("command", ["demo", "evaluate", "explain", "list", "doctor"])
+@pytest.mark.parametrize("command", cli.shared.ORDER)
 def test_every_command_shows_an_example(command: str) -> None:
     assert f"  faithscope {command}" in run(command, "--help").stdout
     assert f"  {command} " in run("--help").stdout
@@ -102,7 +102,7 @@ def test_every_command_shows_an_example(command: str) -> None:
 
 def test_examples_parse() -> None:
     """Every option that an example in the help uses is one of that command's options."""
-    for command in ("demo", "evaluate", "explain", "list", "doctor"):
+    for command in cli.shared.ORDER:
         options, _, example = run(command, "--help").stdout.partition("Example:")
         for option in re.findall(r"--[a-z-]+", example):
             assert option in options

@@ -43,14 +43,14 @@ def test_a_save_that_is_cut_off_leaves_no_run_to_load(vit, tmp_path, monkeypatch
     other = scored(vit, images(), ["gradient"], fill="blur", k=5)
     from faithscope.results import result as module
 
-    write = module._write
+    write = module.replace_file
 
     def cut_off(path, content):
         if path.name == "responses.parquet":
             raise KeyboardInterrupt
         write(path, content)
 
-    monkeypatch.setattr(module, "_write", cut_off)
+    monkeypatch.setattr(module, "replace_file", cut_off)
     with pytest.raises(KeyboardInterrupt):
         other.save(tmp_path)
     with refused("not a faithscope run"):

@@ -222,7 +222,13 @@ def test_a_result_survives_the_disk_bit_for_bit(result, saved):
 
 def test_saving_again_replaces_the_run_and_leaves_nothing_else(result, saved):
     result.save(saved)
-    names = ["manifest.json", "responses.parquet", "samples.parquet", "scores.parquet"]
+    names = [
+        "manifest.json",
+        "pictures.parquet",
+        "responses.parquet",
+        "samples.parquet",
+        "scores.parquet",
+    ]
     assert sorted(file.name for file in saved.iterdir()) == names
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import faithscope as fs
 from conftest import randn, tiny_vit
 from faithscope import evaluation
-from faithscope.results import store
+from faithscope.results import files, store
 from families import refused
 
 IMAGES = 24
@@ -57,7 +57,7 @@ def evaluate(module: nn.Module, out: Path | None, count: int = IMAGES, **options
 
 
 def assert_same_bits(left: fs.Result, right: fs.Result) -> None:
-    for name in ("scores", "responses", "samples"):
+    for name in ("scores", "responses", "samples", "pictures"):
         one, other = getattr(left, name), getattr(right, name)
         assert one.to_pylist() == other.to_pylist()
         for column in ("value", "log_p", "log_p0", "salience"):
@@ -109,12 +109,13 @@ def killed(out: Path, seconds: float) -> None:
 
 def survives_kills(whole: fs.Result, out: Path, times: int, seed: int) -> None:
     generator = random.Random(seed)
-    kept = []
-    for _ in range(times):
-        killed(out, generator.uniform(0.02, 0.5))
+    kept = [0]
+    patience = 0.5
+    while len(kept) <= times or kept[-1] == 0:
+        killed(out, generator.uniform(0.02, patience))
+        patience *= 1.0 if kept[-1] else 1.3  # a busy machine needs longer for its first shard
         kept.append(store.shards_in(out) if not (out / "manifest.json").exists() else IMAGES)
     assert kept == sorted(kept)
-    assert kept[-1] > 0
     assert_same_bits(evaluate(slow(), out), whole)
 
 
@@ -230,7 +231,7 @@ def test_data_that_changed_since_the_run_began_are_refused(tmp_path):
 
 
 def test_no_space_left_costs_nothing_that_is_finished(whole, tmp_path, monkeypatch):
-    write, room = store._write_bytes, [12]
+    write, room = files.write_file, [15]
 
     def fill_up(path: Path, content: bytes) -> None:
         room[0] -= 1
@@ -238,12 +239,14 @@ def test_no_space_left_costs_nothing_that_is_finished(whole, tmp_path, monkeypat
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(path, content)
 
-    monkeypatch.setattr(store, "_write_bytes", fill_up)
+    for module in (store, files):
+        monkeypatch.setattr(module, "write_file", fill_up)
     with refused("No space left", "kept"):
         evaluate(slow(), tmp_path)
     assert store.shards_in(tmp_path) == 2
     assert not list((tmp_path / "shards").glob(".unfinished*"))
-    monkeypatch.setattr(store, "_write_bytes", write)
+    for module in (store, files):
+        monkeypatch.setattr(module, "write_file", write)
     assert_same_bits(evaluate(slow(), tmp_path), whole)
 
 

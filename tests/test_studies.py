@@ -122,7 +122,7 @@ def test_a_study_runs_every_cell_and_goes_on_where_it_was(small, tmp_path, monke
     with refused("cell of this study"):
         done["none"]
 
-    def forbidden(*_: object) -> None:
+    def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("a finished cell is run again")
 
     monkeypatch.setattr("faithscope.evaluation.ask_shard", forbidden)
@@ -219,11 +219,11 @@ def test_a_stopped_study_with_a_tolerance_goes_on_and_stops_at_the_same_image(
 
     ask, asked = evaluation.ask_shard, []
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         asked.append(1)
         if len(asked) == 2:
             raise KeyboardInterrupt
-        return ask(*arguments)
+        return ask(*arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(evaluation, "ask_shard", interrupted)

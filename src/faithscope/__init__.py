@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from faithscope.methods import Evidence, Method, layer_method, method, register_method
     from faithscope.metrics import Metric, metric, register_metric, saco
     from faithscope.models import Model, load_model, wrap
-    from faithscope.results import Result, load_result
+    from faithscope.results import Result, load_result, load_results
+    from faithscope.results.compare import Comparison, compare
     from faithscope.studies import Study, load_study, run_study
 
 _HOMES = {
+    "Comparison": "results",
     "Evidence": "methods",
     "FaithscopeError": "errors",
     "Evaluation": "evaluation",
@@ -30,12 +32,14 @@ _HOMES = {
     "Model": "models",
     "Result": "results",
     "Study": "studies",
+    "compare": "results",
     "evaluate": "api",
     "explain": "api",
     "layer_method": "methods",
     "load_data": "data",
     "load_model": "models",
     "load_result": "results",
+    "load_results": "results",
     "load_study": "studies",
     "method": "methods",
     "metric": "metrics",
@@ -47,6 +51,7 @@ _HOMES = {
     "wrap": "models",
 }
 __all__ = [
+    "Comparison",
     "Evaluation",
     "Evidence",
     "FaithscopeError",
@@ -56,12 +61,14 @@ __all__ = [
     "Model",
     "Result",
     "Study",
+    "compare",
     "evaluate",
     "explain",
     "layer_method",
     "load_data",
     "load_model",
     "load_result",
+    "load_results",
     "load_study",
     "method",
     "metric",

@@ -13,7 +13,7 @@ from torch import Tensor
 from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
 from faithscope.engine import check_classes
 from faithscope.errors import FaithscopeError, choose
-from faithscope.evaluation import EXPLAIN_BATCH, Advance, ModelLike, prepare
+from faithscope.evaluation import EXPLAIN_BATCH, PICTURES, Advance, ModelLike, prepare
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
@@ -110,6 +110,7 @@ def evaluate(
     seed: int = 0,
     precision: str = "auto",
     batch_size: int | str = "auto",
+    pictures: int = PICTURES,
     out: str | Path | None = None,
     advance: Advance | None = None,
 ) -> Result:
@@ -138,6 +139,7 @@ def evaluate(
         seed: of everything random.
         precision: of the perturbed passes: auto, fp64, fp32, tf32, fp16, bf16.
         batch_size: inputs per model call; "auto" chooses once.
+        pictures: of how many images small pictures and maps are kept for the report's gallery.
         out: a folder to keep the result in, shard by shard: the same call goes on where an earlier
             one was stopped.
         advance: called with the number of passes just made, for a progress bar.
@@ -160,6 +162,7 @@ def evaluate(
         seed=seed,
         precision=precision,
         batch_size=batch_size,
+        pictures=pictures,
     )
     return evaluation.run(advance, out)
 

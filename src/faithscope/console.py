@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from faithscope.evaluation import Evaluation, Forecast
-    from faithscope.results import Result
+    from faithscope.results import Comparison, Result
 
 UNWRAPPED = 1000
 """Columns of what is not a terminal: enough that no line is broken."""
@@ -326,9 +326,11 @@ def _heading(result: Result) -> list[str]:
     return [title, " · ".join(choices)]
 
 
-def _fitting_table(result: Result, out: Console) -> Table:
-    """The most generous layout that the terminal has room for."""
-    rows = result.summary().to_pylist()
+def _fitting_table(
+    result: Result, out: Console, rows: Sequence[Mapping[str, Any]] | None = None
+) -> Table:
+    """The most generous layout that the terminal has room for; of the summary or other rows."""
+    rows = result.summary().to_pylist() if rows is None else rows
     for layout in (_wide, _medium, _narrow):
         table = _table(result, rows, layout)
         wanted = out.measure(table, options=out.options.update(max_width=UNWRAPPED)).maximum
@@ -442,6 +444,30 @@ def show_scores(rows: Iterable[Mapping[str, Any]]) -> None:
     _show(table)
 
 
+def show_story(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print SaCo and AOPC of one image, each beside the range of its random draws."""
+    table = _plain_table()
+    table.add_column("method")
+    for name in ("SaCo ↑", "AOPC ↑"):
+        table.add_column(name, justify="right")
+        table.add_column("random", style="dim")
+    table.add_column("")
+    for row in rows:
+        saco, aopc = (
+            _number_and_range(row[name], row["random"].get(name, ())) for name in ("saco", "aopc")
+        )
+        table.add_row(Text(row["method"]), *saco, *aopc, Text(row["flag"], "yellow"))
+    _show(table)
+
+
+def _number_and_range(value: float, draws: Sequence[float]) -> tuple[str, str]:
+    known = [draw for draw in draws if not math.isnan(draw)]
+    return (
+        "—" if math.isnan(value) else f"{value:.3f}",
+        f"{min(known):.3f} … {max(known):.3f}" if len(known) > 1 else "",
+    )
+
+
 def show_entries(title: str, entries: Sequence[tuple[str, str, str]]) -> None:
     """Print names with a summary and, below it, their traits."""
     say(title, "bold")
@@ -465,3 +491,87 @@ def show_check(name: str, status: str, detail: str, advice: str) -> None:
     grid.add_column(min_width=16)
     grid.add_row(Text(status, STYLES[status]), name, text)
     _show(grid)
+
+
+class _Signed(float):
+    """A number that is written with its sign."""
+
+    def __format__(self, form: str) -> str:
+        return super().__format__(f"+{form}")
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Print what differs between two runs, the table of differences, and the verdict in words."""
+    out = screen()
+    for place, result in (("first", comparison.first), ("second", comparison.second)):
+        say(f"{place:<9}{_heading(result)[0]}")
+    say(f"differs  {'; '.join(comparison.differs) or 'nothing'}")
+    say(f"shared   {_shared_samples(comparison)}")
+    for line in (*_left_out(comparison), *comparison.notes):
+        say(line, "yellow")
+    out.print()
+    _show(_fitting_table(_skeleton(comparison), out, _as_differences(comparison)))
+    for line in _comparison_legend(comparison):
+        say(line, "dim")
+    say(f"\n{comparison.headline()}", "bold")
+    sentences = Table.grid(padding=(0, 1))
+    for sentence in comparison.sentences():
+        sentences.add_row("  •", Text(sentence))
+    if sentences.rows:
+        _show(sentences)
+
+
+def _shared_samples(comparison: Comparison) -> str:
+    count = len(comparison.samples)
+    text = "1 image" if count == 1 else f"{count:,} images"
+    lone = [
+        f"{number:,} only in the {place} run"
+        for place, number in (
+            ("first", comparison.only_first),
+            ("second", comparison.only_second),
+        )
+        if number
+    ]
+    return f"{text}, {' and '.join(lone)}" if lone else text
+
+
+def _left_out(comparison: Comparison) -> list[str]:
+    kinds = (("methods", comparison.lone_methods), ("metrics", comparison.lone_metrics))
+    return [
+        f"{len(names)} {kind if len(names) > 1 else kind[:-1]} in only one run left out: "
+        f"{', '.join(names)}."
+        for kind, names in kinds
+        if names
+    ]
+
+
+def _skeleton(comparison: Comparison) -> Result:
+    """The first run with only the methods and metrics that are compared."""
+    manifest = comparison.first.manifest
+    chosen = {
+        "methods": {name: manifest["methods"][name] for name in comparison.methods},
+        "metrics": {name: manifest["metrics"][name] for name in comparison.metrics},
+    }
+    return replace(comparison.first, manifest={**manifest, **chosen})
+
+
+def _as_differences(comparison: Comparison) -> list[dict[str, Any]]:
+    """The rows as a table of means shows them, the difference in the place of the mean."""
+    shown = {"mean": "difference", "ci_low": "ci_low", "ci_high": "ci_high"}
+    return [
+        {**row, **{key: _Signed(row[source]) for key, source in shown.items()}}
+        for row in comparison.rows
+    ]
+
+
+def _comparison_legend(comparison: Comparison) -> list[str]:
+    lines = [
+        "Mean difference, second - first, with its 95 % interval over shared images; ↑ more is "
+        "better, ↓ less is better."
+    ]
+    if any(row["verdict"] in MARKS for row in comparison.rows):
+        lines.append(
+            "* better, † worse in the second run (paired test over images, p ≤ 0.05 after Holm's "
+            "correction for the whole table)."
+        )
+    return lines

@@ -57,6 +57,8 @@ SHARD = 64
 """Images that are planned together."""
 EXPLAIN_BATCH = 32
 """Images that are explained together."""
+PICTURES = 1000
+"""Images that are kept, small and with their maps, for people to look at."""
 
 Advance = Callable[[int], None]
 ModelLike = Model | nn.Module | str
@@ -96,6 +98,7 @@ class Evaluation:
     skipped: list[Skipped] = field(default_factory=list)
     chooses_batch: bool = False
     tolerance: float | None = None
+    pictures: int = PICTURES
     ran: bool = False
 
     @property
@@ -218,7 +221,8 @@ class Evaluation:
                 kept = None if store is None else store.read(index)
                 if kept is None:
                     before = job.cost()
-                    answers = ask_shard(job, part)
+                    pictures = max(0, self.pictures - index * self.shard)
+                    answers = ask_shard(job, part, pictures=pictures)
                     cost = {name: value - before[name] for name, value in job.cost().items()}
                 if scoring is not None:
                     scoring.result()
@@ -297,6 +301,7 @@ def prepare(
     seed: int = 0,
     precision: str = "auto",
     batch_size: int | str = "auto",
+    pictures: int = PICTURES,
 ) -> Evaluation:
     """Check and plan an evaluation; the arguments are those of `fs.evaluate`."""
     wanted = resolve_metrics(metrics)
@@ -308,8 +313,10 @@ def prepare(
     choose("upsampling", upsample, UPSAMPLES)
     choose("tie order", ties, TIES)
     choose("group salience", group, GROUPS)
-    if random_draws < 0:
-        raise FaithscopeError(f"random_draws must be 0 or more, got {random_draws}.")
+    pictures = _whole("pictures", pictures)
+    for name, number in (("random_draws", random_draws), ("pictures", pictures)):
+        if number < 0:
+            raise FaithscopeError(f"{name} must be 0 or more, got {number}.")
     model = as_model(model)
     data = _as_data(model, images, labels)
     goal = _checked_target(target, len(data))
@@ -352,7 +359,7 @@ def prepare(
     )
     shard = max(1, min(SHARD, (1 << 27) // (len(columns) * n)))
     automatic = batch_size == "auto"
-    return Evaluation(job, data, first, batches, shard, size, skipped, automatic)
+    return Evaluation(job, data, first, batches, shard, size, skipped, automatic, pictures=pictures)
 
 
 def _as_data(model: Model, images: Any, labels: Any) -> ImageData:

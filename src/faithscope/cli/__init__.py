@@ -1,6 +1,17 @@
 """The command line, one file per command; what they have in common is in `shared`."""
 
-from faithscope.cli import about, demo, evaluate, explain, run, shared
+from faithscope.cli import about, compare, demo, evaluate, explain, report, run, shared
 from faithscope.cli.shared import app, main
 
-__all__ = ["about", "app", "demo", "evaluate", "explain", "main", "run", "shared"]
+__all__ = [
+    "about",
+    "app",
+    "compare",
+    "demo",
+    "evaluate",
+    "explain",
+    "main",
+    "report",
+    "run",
+    "shared",
+]

@@ -74,11 +74,11 @@ def demo(
         picture = out / "heatmaps.png"
         draw(model, everything, DEMO_METHODS, result, picture, places)
         files["heat-maps"] = picture
-        files["report"] = write_page(result, out / "report.html", pictures=[picture])
+        files["report"] = write_page(result, out / "report.html")
     say("\nWritten", "bold")
     say_files(files)
     say("\nNext", "bold")
     say_lines(
-        "faithscope explain YOUR.jpg --methods registered",
+        "faithscope explain YOUR.jpg --story",
         f"faithscope evaluate --model {BUNDLED_MODEL} --data {BUNDLED_DATA} --fill blur",
     )

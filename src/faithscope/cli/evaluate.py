@@ -100,6 +100,9 @@ def evaluate(
     batch_size: Annotated[
         str, typer.Option(metavar="N|auto", help="Inputs per call of the model.")
     ] = "auto",
+    pictures: Annotated[
+        int, typer.Option(metavar="N", help="Images kept, small, for the report's gallery.")
+    ] = 1000,
     device: Device = "auto",
     out: Annotated[
         Path | None,
@@ -167,6 +170,7 @@ def evaluate(
             seed=seed,
             precision=precision,
             batch_size=number_or_word(batch_size),
+            pictures=pictures,
         )
     forecast = forecast_of(evaluation)
     note(str(forecast))

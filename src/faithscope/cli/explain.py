@@ -39,7 +39,16 @@ if TYPE_CHECKING:
 PICTURES = (".png", ".pdf", ".svg")
 
 
-@app.command(epilog=examples("faithscope explain cat.jpg --methods rollout,gradient --out cat.png"))
+STORY_DRAWS = 10
+"""Draws of random attribution in a story: one draw on one image may be lucky."""
+
+
+@app.command(
+    epilog=examples(
+        "faithscope explain cat.jpg --methods rollout,gradient --out cat.png",
+        "faithscope explain cat.jpg --methods rollout,gradient --story --out cat.pdf",
+    )
+)
 def explain(
     image: Annotated[
         Path, typer.Argument(metavar="IMAGE", help="An image file, or bundled:cifar10:N.")
@@ -52,29 +61,45 @@ def explain(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.png", help="The picture. [default: IMAGE-explained.png here]"),
+        typer.Option(
+            metavar="FILE.png",
+            help="The picture, .png, .pdf or .svg. [default: IMAGE-explained.png or "
+            "IMAGE-story.png here]",
+        ),
     ] = None,
+    story: Annotated[
+        bool,
+        typer.Option(
+            "--story",
+            help="Draw how the scores come about: salience of each group of units, confidence "
+            "without it alone and cumulatively, SaCo and AOPC, and the range of random draws.",
+        ),
+    ] = False,
     checkpoint: Checkpoint = None,
     pretrained: Pretrained = True,
     k: K = "10",
     fill: Fill = "mean",
     units: Units = "pixels",
     upsample: Upsample = "bilinear",
+    random_draws: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help=f"Draws of random attribution in a story; 0 leaves it out. "
+            f"[default: {STORY_DRAWS}]",
+        ),
+    ] = None,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Draw what each method says about one image, with its SaCo."""
-    from faithscope.console import (
-        print_json,
-        run_with_progress,
-        say,
-        say_files,
-        show_scores,
-        waiting,
-    )
+    """Draw what each method says about one image, with its SaCo, or the whole story of it."""
+    from faithscope.console import print_json, run_with_progress, say_files, waiting
 
-    path = out or Path(f"{image.stem.replace(':', '-')}-explained.png")
+    if random_draws is not None and not story:
+        raise FaithscopeError("--random-draws is an option of a story: add --story, or leave it.")
+    draws = STORY_DRAWS if random_draws is None else random_draws
+    path = out or Path(f"{image.stem.replace(':', '-')}-{'story' if story else 'explained'}.png")
     if path.suffix.lower() not in PICTURES:
         raise FaithscopeError(f"'{path}' is no picture: name a file .png, .pdf or .svg.")
     make_folder(path.parent)
@@ -89,40 +114,82 @@ def explain(
             loaded,
             inputs,
             chosen,
-            "saco",
+            ("saco", "aopc") if story else "saco",
             target="predicted" if target is None else target,
             k=number_or_word(k),
             fill=fill,
             units=units,
             upsample=upsample,
-            random_draws=0,
+            random_draws=draws if story else 0,
             seed=seed,
         )
     result = run_with_progress(evaluation)
     classes = _named_classes(loaded, inputs, result)
-    scores = {row["method"]: row for row in result.scores.to_pylist()}
+    scores = _story_numbers(result) if story else _sacos(result)
     if as_json:
+        told = ("saco", "aopc") if story else ("saco",)
         print_json(
             {
                 "image": str(image),
                 "model": loaded.name,
                 **classes,
-                "saco": {method: row["value"] for method, row in scores.items()},
+                **{name: {method: row[name] for method, row in scores.items()} for name in told},
                 "flags": {method: row["flag"] for method, row in scores.items() if row["flag"]},
+                **({"story": scores} if story else {}),
                 "protocol": result.manifest["protocol"],
                 "picture": str(path),
             }
         )
     else:
-        for what, named in classes.items():
-            if what == "predicted" or named != classes["predicted"]:
-                say(f"{what}: {named['name']}, {named['probability']:.1%}")
-        show_scores(scores.values())
-        say("SaCo lies between -1 and 1; random salience averages 0, but not on one image.", "dim")
+        _tell(classes, scores)
     with waiting("drawing"):
-        draw(loaded, inputs, chosen, result, path, [0])
+        if story:
+            from faithscope.report import draw_story
+
+            maps = _maps(loaded, inputs, chosen, result, [0], units=units)
+            draw_story(loaded, inputs, maps, result, path)
+        else:
+            draw(loaded, inputs, chosen, result, path, [0])
     if not as_json:
         say_files({"picture": path})
+
+
+def _sacos(result: Result) -> dict[str, dict[str, Any]]:
+    """SaCo and flag of each method."""
+    return {
+        row["method"]: {"saco": row["value"], "flag": row["flag"]}
+        for row in result.scores.to_pylist()
+    }
+
+
+def _story_numbers(result: Result) -> dict[str, dict[str, Any]]:
+    """Scores, groups and curve of each method."""
+    from faithscope.report import read_story
+
+    return {method: row.as_data() for method, row in read_story(result).items()}
+
+
+def _tell(classes: Mapping[str, Mapping[str, Any]], scores: Mapping[str, dict[str, Any]]) -> None:
+    """Print the classes and the scores."""
+    from faithscope.console import say, show_scores, show_story
+
+    for what, named in classes.items():
+        if what == "predicted" or named != classes["predicted"]:
+            say(f"{what}: {named['name']}, {named['probability']:.1%}")
+    if "draws" in next(iter(scores.values())):
+        show_story(
+            {
+                "method": method,
+                "random": scores[row["random"]]["draws"] if row["random"] else {},
+                **{name: row[name] for name in ("saco", "aopc", "flag")},
+            }
+            for method, row in scores.items()
+        )
+    else:
+        show_scores(
+            {"method": method, "value": row["saco"], **row} for method, row in scores.items()
+        )
+    say("SaCo lies between -1 and 1; random salience averages 0, but not on one image.", "dim")
 
 
 def _read_input(image: Path, model: Model) -> Tensor:
@@ -167,32 +234,48 @@ def draw(
     places: list[int],
 ) -> None:
     """Draw the images at some places of a result, their maps, and the scores the result holds."""
-    import torch
-
-    from faithscope import api
     from faithscope.report import draw_explanations
 
     samples = result.samples.take(places).to_pylist()
     protocol = result.manifest["protocol"]
-    shown = images[places]
-    maps = api.explain(
-        model,
-        shown,
-        list(methods),
-        target=torch.tensor([sample["target"] for sample in samples]),
-        upsample=protocol["upsample"],
-        seed=protocol["seed"],
-    )
-    assert isinstance(maps, dict)  # since a list of methods was asked for
+    maps = _maps(model, images, methods, result, places)
     draw_explanations(
         model,
-        shown,
+        images[places],
         maps,
         path,
         titles=[_caption(model, sample) for sample in samples],
         scores={method: result.values(method, "saco")[places].tolist() for method in maps},
         subtitle=f"{model.name}: SaCo with K = {protocol['k']}, fill {protocol['fill']}",
     )
+
+
+def _maps(
+    model: Model,
+    images: Tensor,
+    methods: Iterable[str],
+    result: Result,
+    places: list[int],
+    *,
+    units: str = "pixels",
+) -> dict[str, Tensor]:
+    """The maps that were scored of the images at some places of a result, made again."""
+    import torch
+
+    from faithscope import api
+
+    protocol = result.manifest["protocol"]
+    maps = api.explain(
+        model,
+        images[places],
+        list(methods),
+        target=torch.tensor(result.samples.take(places)["target"].to_pylist()),
+        units=units,
+        upsample=protocol["upsample"],
+        seed=protocol["seed"],
+    )
+    assert isinstance(maps, dict)  # since a list of methods was asked for
+    return maps
 
 
 def _caption(model: Model, sample: Mapping[str, Any]) -> str:

@@ -97,6 +97,7 @@ class TensorImages:
     images: Tensor | Sequence[Tensor]
     labels: Tensor | None = None
     name: str = "tensor"
+    names: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -116,15 +117,16 @@ class TensorImages:
         kept = [position for position, good in zip(positions, fine, strict=True) if good]
         images = images[torch.tensor(fine)]
         digests = image_digests(images)
+        names = self.names or range(len(self.images))
         return Batch(
             images=images,
             labels=None if self.labels is None else self.labels[kept],
-            samples=tuple(map(str, kept)),
+            samples=tuple(str(names[position]) for position in kept),
             keys=digests,
             digests=digests,
             positions=tuple(kept),
             skipped=tuple(
-                Skipped(str(position), NOT_FINITE)
+                Skipped(str(names[position]), NOT_FINITE)
                 for position, good in zip(positions, fine, strict=True)
                 if not good
             ),
@@ -441,7 +443,8 @@ def bundled_images(
     chosen = _one_of(len(tiles), place) if colon else choose_subset(len(tiles), limit, seed)
     images = torch.stack([preprocess(model, Image.fromarray(tiles[place])) for place in chosen])
     fits = model.classes is not None and list(model.classes) == card["classes"]
-    return TensorImages(images, labels[chosen] if fits else None, f"bundled:{name}")
+    names = [str(place) for place in chosen]  # in the whole: a subset keeps its images' names
+    return TensorImages(images, labels[chosen] if fits else None, f"bundled:{name}", names)
 
 
 def _one_of(count: int, place: str) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from faithscope.data import Batch
@@ -24,6 +25,9 @@ from faithscope.perturb import (
     to_patches,
     to_pixels,
 )
+
+MINIATURE = 56
+"""Longest side of a map that is kept to be looked at."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,8 @@ class Answers:
     """What the model answered about one shard, on its device.
 
     Shapes: target, predicted, log_p0 [S]; log_p, top1 [R] in the order of the rows: the removed
-    images, then each pair's own cuts, plan by plan.
+    images, then each pair's own cuts, plan by plan. `miniatures`, by method, are small maps of the
+    first samples, [P, h, w].
     """
 
     batch: Batch
@@ -129,10 +134,11 @@ class Answers:
     log_p0: Tensor
     log_p: Tensor
     top1: Tensor
+    miniatures: Mapping[str, Tensor]
 
 
-def ask_shard(job: Job, batch: Batch) -> Answers:
-    """Run everything the model must be asked about one shard.
+def ask_shard(job: Job, batch: Batch, *, pictures: int = 0) -> Answers:
+    """Run everything the model must be asked about one shard; keep small maps of some samples.
 
     A shard is packed by itself, so the same shard gives the same bits. The answers stay on the
     device: whoever reads them waits for them, and the next shard can be asked meanwhile.
@@ -141,7 +147,10 @@ def ask_shard(job: Job, batch: Batch) -> Answers:
     inputs = images.to(job.responder.forward.dtype)
     with undisturbed(job.model.module):
         log_p0, predicted, target = _intact(job, batch, inputs)
-        ranked = _rank(job, _maps(job, batch, images, target), images)
+        maps = _maps(job, batch, images, target)
+        miniatures = _miniatures(job, maps, pictures)
+        ranked = _rank(job, maps, images)
+        del maps
         context = FillContext(batch.keys, job.protocol.seed, job.model.mean, job.model.std)
         exact = images.to(torch.promote_types(images.dtype, inputs.dtype))
         field = job.responder.fill.field(exact, context).to(inputs.dtype)
@@ -150,7 +159,7 @@ def ask_shard(job: Job, batch: Batch) -> Answers:
         log_p, top1 = log_p0[:0], predicted[:0]
         if len(rows):
             log_p, top1 = job.responder.perturbed(subject, rows, target)
-    return Answers(batch, ranked, target, predicted, log_p0, log_p, top1)
+    return Answers(batch, ranked, target, predicted, log_p0, log_p, top1, miniatures)
 
 
 def _intact(job: Job, batch: Batch, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -193,6 +202,20 @@ def _maps(job: Job, batch: Batch, images: Tensor, target: Tensor) -> list[Tensor
             maps.append(_take(job.given[column.label], batch.positions).to(images.device))
         job.granularity.setdefault(column.label, _granularity(job, column, maps[-1], images))
     return maps
+
+
+def _miniatures(job: Job, maps: Sequence[Tensor], count: int) -> dict[str, Tensor]:
+    """The first maps of every method, of a random one its first draw, averaged down to a size."""
+    small = {}
+    for column, values in zip(job.columns, maps, strict=True):
+        if count and column.draw == 0:
+            longest = max(values.shape[-2:])
+            high, wide = (max(1, side * MINIATURE // longest) for side in values.shape[-2:])
+            shown = values[:count, None].to(torch.promote_types(values.dtype, torch.float32))
+            if longest > MINIATURE:
+                shown = F.adaptive_avg_pool2d(shown, (high, wide))
+            small[column.label] = shown[:, 0]
+    return small
 
 
 def _granularity(job: Job, column: Column, maps: Tensor, images: Tensor) -> str:

@@ -2,6 +2,14 @@
 
 from faithscope.report.figures import draw_explanations
 from faithscope.report.page import write_page
-from faithscope.report.plots import draw_curves, draw_intervals
+from faithscope.report.story import draw_story, read_story
+from faithscope.report.tables import write_figures, write_tables
 
-__all__ = ["draw_curves", "draw_explanations", "draw_intervals", "write_page"]
+__all__ = [
+    "draw_explanations",
+    "draw_story",
+    "read_story",
+    "write_figures",
+    "write_page",
+    "write_tables",
+]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -16,7 +15,8 @@ from torch import Tensor
 from faithscope.errors import FaithscopeError
 from faithscope.models import Model
 from faithscope.perturb import to_pixels
-from faithscope.report.style import INK, MUTED, house_style, wrap_label
+from faithscope.report.style import INK, MUTED, colours, house_style, wrap_label
+from faithscope.results.pictures import photographs, scale_map
 
 Array = NDArray[np.float64]
 Rectangle = tuple[float, float, float, float]
@@ -24,10 +24,13 @@ Rectangle = tuple[float, float, float, float]
 SUFFIXES = (".png", ".pdf", ".svg")
 MAPS_PER_LINE = 6
 DPI = 200
+NOTES = {
+    "nan": "not drawn: the map\nholds NaN or infinity",
+    "constant": "constant map:\nit ranks nothing",
+}
+SCALES = {"plain": ("lowest", "highest"), "signed": ("negative", "positive")}
 MOST_PIXELS = 60_000
 """Longest side matplotlib draws, with some room."""
-CLIPPED = 99.0
-"""Percentile at which colours saturate: a single hot pixel must not hide the rest of a map."""
 
 _CHARACTERS_PER_INCH = 15
 _TEXT_LINE = 0.155
@@ -60,13 +63,13 @@ def draw_explanations(
     """
     file = Path(path)
     _check(images, maps, titles, scores, file)
-    photographs = _photographs(model, images)
+    shown = photographs(images, model.mean, model.std)
     size = (images.shape[-2], images.shape[-1])
     columns = {
         label: [
-            _paint(photograph, values)
+            paint(photograph, values)
             for photograph, values in zip(
-                photographs, _as_array(to_pixels(given, size, "nearest")), strict=True
+                shown, as_array(to_pixels(given, size, "nearest")), strict=True
             )
         ]
         for label, given in maps.items()
@@ -76,14 +79,14 @@ def draw_explanations(
         figure = Figure(figsize=(layout.width, layout.height), facecolor="white")
         figure.text(0.15 / layout.width, layout.from_top(0.15), layout.subtitle, va="top")
         for line, labels in enumerate(layout.lines):
-            _draw_line(figure, layout, line, photographs, {m: columns[m] for m in labels}, scores)
+            _draw_line(figure, layout, line, shown, {m: columns[m] for m in labels}, scores)
         _draw_key(figure, layout, {cell.kind for cells in columns.values() for cell in cells})
-        _save(figure, file)
+        save_figure(figure, file)
     return file
 
 
 @dataclass(frozen=True, eq=False)
-class _Cell:
+class Cell:
     """A map laid over its image: what to show, how it was coloured, and a note if it could not be.
 
     Shapes: picture [H, W, 3] in 0…1.
@@ -220,59 +223,30 @@ def _check(
             )
 
 
-def _as_array(values: Tensor) -> Array:
+def as_array(values: Tensor) -> Array:
+    """A tensor of the model's device in float64."""
     array: Array = values.detach().cpu().double().numpy()
     return array
 
 
-def _photographs(model: Model, images: Tensor) -> Array:
-    """Undo the normalisation: [B, C, H, W] -> [B, H, W, 3] in 0…1."""
-    pixels = _as_array(images)
-    if model.mean is not None and model.std is not None:
-        pixels = pixels * np.reshape(model.std, (-1, 1, 1)) + np.reshape(model.mean, (-1, 1, 1))
-    else:
-        low = pixels.min(axis=(1, 2, 3), keepdims=True)
-        spread = pixels.max(axis=(1, 2, 3), keepdims=True) - low
-        pixels = (pixels - low) / np.where(spread > 0, spread, 1)
-    if pixels.shape[1] != 3:
-        pixels = pixels.mean(1, keepdims=True).repeat(3, axis=1)
-    photographs: Array = pixels.clip(0, 1).transpose(0, 2, 3, 1)
-    return photographs
-
-
-def _paint(photograph: Array, values: Array) -> _Cell:
+def paint(photograph: Array, values: Array) -> Cell:
     """Lay one map over its greyed image."""
     grey = photograph @ np.array([0.299, 0.587, 0.114])
     paper = np.repeat(0.5 + 0.5 * grey[..., None], 3, axis=2)
-    if not np.isfinite(values).all():
-        return _Cell(paper, "none", "not drawn: the map\nholds NaN or infinity")
-    low, high = float(values.min()), float(values.max())
-    if low == high:
-        return _Cell(paper, "none", "constant map:\nit ranks nothing")
-    if low < 0 < high:
-        scaled = values / _bound(np.abs(values))
-        return _Cell(_ink(paper, scaled.clip(-1, 1), "signed"), "signed")
-    scaled = (values - low) / _bound(values - low)
-    return _Cell(_ink(paper, scaled.clip(0, 1), "plain"), "plain")
+    kind, scaled = scale_map(values)
+    if kind in NOTES:
+        return Cell(paper, "none", NOTES[kind])
+    return Cell(ink(paper, scaled, kind), kind)
 
 
-def _bound(sizes: Array) -> float:
-    """The value at which colours saturate; the largest if most of the map is zero."""
-    return float(np.percentile(sizes, CLIPPED)) or float(sizes.max())
-
-
-def _ink(paper: Array, scaled: Array, kind: str) -> Array:
+def ink(paper: Array, scaled: Array, kind: str) -> Array:
     """Colour values of -1…1 ("signed") or 0…1 ("plain"), the more opaque the stronger."""
-    if kind == "signed":
-        colours = colormaps["RdBu_r"](0.5 + 0.5 * np.sign(scaled) * (0.35 + 0.65 * np.abs(scaled)))
-    else:
-        colours = colormaps["BuPu"](0.15 + 0.85 * scaled)
     opacity = 0.92 * np.abs(scaled)[..., None] ** 0.75
-    painted: Array = (1 - opacity) * paper + opacity * colours[..., :3]
+    painted: Array = (1 - opacity) * paper + opacity * colours(scaled, kind)
     return painted
 
 
-def _bytes(picture: Array) -> NDArray[np.uint8]:
+def to_bytes(picture: Array) -> NDArray[np.uint8]:
     """Round to bytes, where matplotlib would cut off."""
     return (255 * picture).round().astype(np.uint8)
 
@@ -281,14 +255,14 @@ def _draw_line(
     figure: Figure,
     layout: _Layout,
     line: int,
-    photographs: Array,
-    columns: Mapping[str, Sequence[_Cell]],
+    shown: Array,
+    columns: Mapping[str, Sequence[Cell]],
     scores: Mapping[str, Sequence[float]] | None,
 ) -> None:
     """Draw all images beside the methods of one line."""
-    for row, photograph in enumerate(photographs):
+    for row, photograph in enumerate(shown):
         caption = layout.captions[row] if layout.captions else ""
-        _draw_cell(figure, layout, (line, row, 0), _Cell(photograph, "none"), caption)
+        _draw_cell(figure, layout, (line, row, 0), Cell(photograph, "none"), caption)
         for column, (label, cells) in enumerate(columns.items(), start=1):
             score = _score_text(scores[label][row]) if scores and label in scores else ""
             _draw_cell(figure, layout, (line, row, column), cells[row], score)
@@ -306,12 +280,12 @@ def _draw_line(
 
 
 def _draw_cell(
-    figure: Figure, layout: _Layout, place: tuple[int, int, int], cell: _Cell, caption: str
+    figure: Figure, layout: _Layout, place: tuple[int, int, int], cell: Cell, caption: str
 ) -> None:
     left, top = layout.corner(*place)
     axes = figure.add_axes(layout.rectangle(left, top, *layout.cell))
-    axes.imshow(_bytes(cell.picture), interpolation="auto", aspect="auto")
-    _frame(axes)
+    axes.imshow(to_bytes(cell.picture), interpolation="auto", aspect="auto")
+    hide_axes(axes)
     if cell.note:
         axes.text(
             0.5,
@@ -331,7 +305,8 @@ def _draw_cell(
     )
 
 
-def _frame(axes: Axes) -> None:
+def hide_axes(axes: Axes) -> None:
+    """Leave only what is drawn in axes."""
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
@@ -345,22 +320,12 @@ def _score_text(value: float) -> str:
 
 def _draw_key(figure: Figure, layout: _Layout, kinds: set[str]) -> None:
     """Say what the colours mean, for the kinds of map that occur."""
-    words = {
-        "plain": ("lowest", "highest"),
-        "signed": ("negative", "positive"),
-    }
-    shown = [kind for kind in words if kind in kinds]
+    shown = [kind for kind in SCALES if kind in kinds]
     for place, kind in enumerate(shown):
         share = layout.width / len(shown)
         left = place * share + share / 2 - 0.45
         top = layout.key_top + 0.1
-        axes = figure.add_axes(layout.rectangle(left, top, 0.9, 0.12))
-        ramp = np.linspace(-1 if kind == "signed" else 0, 1, 200)[None]
-        axes.imshow(_bytes(_ink(np.full((1, 200, 3), 0.8), ramp, kind)), aspect="auto")
-        _frame(axes)
-        ends = ((-0.06, "right", words[kind][0]), (1.06, "left", words[kind][1]))
-        for x, side, word in ends:
-            axes.text(x, 0.5, word, transform=axes.transAxes, ha=side, va="center", color=INK)
+        draw_scale(figure.add_axes(layout.rectangle(left, top, 0.9, 0.12)), kind)
     if shown:
         figure.text(
             0.5,
@@ -372,11 +337,22 @@ def _draw_key(figure: Figure, layout: _Layout, kinds: set[str]) -> None:
         )
 
 
+def draw_scale(axes: Axes, kind: str) -> None:
+    """Draw the colours of one kind of map, with a word at either end."""
+    ramp = np.linspace(-1 if kind == "signed" else 0, 1, 200)[None]
+    axes.imshow(to_bytes(ink(np.full((1, 200, 3), 0.8), ramp, kind)), aspect="auto")
+    hide_axes(axes)
+    low, high = SCALES[kind]
+    for x, side, word in ((-0.06, "right", low), (1.06, "left", high)):
+        axes.text(x, 0.5, word, transform=axes.transAxes, ha=side, va="center", color=INK)
+
+
 def _text_height(texts: Sequence[str]) -> float:
     return _TEXT_LINE * max((text.count("\n") + 1 for text in texts if text), default=0)
 
 
-def _save(figure: Figure, file: Path) -> None:
+def save_figure(figure: Figure, file: Path) -> None:
+    """Write a figure in the format of the suffix, no larger than matplotlib can draw."""
     dpi = min(DPI, MOST_PIXELS / max(figure.get_size_inches()))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import math
-import mimetypes
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +17,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from faithscope import __version__
 from faithscope.errors import FaithscopeError
 from faithscope.perturb import FILLS
-from faithscope.report.plots import draw_curves, draw_intervals
+from faithscope.report.gallery import MOST_BYTES, colour_table, make_gallery
+from faithscope.report.plots import Plot, plots_of, sensitivity
 from faithscope.results import Result
+from faithscope.results.sensitivity import sensitivity_rows
 
 MEANINGS: Mapping[str, Mapping[str, str]] = {
     "target": {
@@ -86,17 +89,34 @@ COSTS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 """How an entry of the manifest's costs is called and written."""
 
 
-def write_page(result: Result, path: str | Path, *, pictures: Sequence[str | Path] = ()) -> Path:
-    """Write a run as one self-contained HTML page.
+TITLES: Mapping[str, str] = {
+    "intervals": "How sure the scores are",
+    "radar": "Profiles",
+    "curves": "What happens when the most relevant units go",
+    "correlations": "Do the metrics agree?",
+    "k_choice": "Does the number of groups matter?",
+    "sensitivity": "What the choices of the protocol move",
+}
+"""Plots of a run in the order of the page, and their headings."""
+
+
+def write_page(
+    results: Result | Mapping[str, Result],
+    path: str | Path,
+    *,
+    title: str | None = None,
+    notes: Sequence[str] = (),
+) -> Path:
+    """Write a run, or the runs of a study by name, as one self-contained HTML page.
 
     Args:
-        result: the run.
+        results: the run, or several.
         path: the file to write.
-        pictures: image files to show, as `draw_explanations` writes them; they are copied into
-            the page.
+        title: what the page is about; by default the model and the data.
+        notes: warnings to show at its top.
     """
     file = Path(path)
-    text = render_page(result, pictures=pictures)
+    text = render_page(results, title=title, notes=notes)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -107,8 +127,17 @@ def write_page(result: Result, path: str | Path, *, pictures: Sequence[str | Pat
     return file
 
 
-def render_page(result: Result, *, pictures: Sequence[str | Path] = ()) -> str:
+def render_page(
+    results: Result | Mapping[str, Result],
+    *,
+    title: str | None = None,
+    notes: Sequence[str] = (),
+) -> str:
     """The text of the page."""
+    if isinstance(results, Result):
+        results = {"run": results}
+    if not results:
+        raise FaithscopeError("There is no finished run to show: give at least one.")
     environment = Environment(
         loader=PackageLoader("faithscope", "report"),
         autoescape=True,
@@ -118,26 +147,96 @@ def render_page(result: Result, *, pictures: Sequence[str | Path] = ()) -> str:
     )
     script = _source("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    manifest = result.manifest
+    first = next(iter(results.values())).manifest
+    moved = sensitivity(sensitivity_rows(results))
+    shared = () if moved is None else (moved,)
+    alone = len(results) == 1
     return environment.get_template("page.html.j2").render(
         style=Markup(_source("page.css")),
         script=Markup(script),
         script_hash=digest,
-        result=result,
-        manifest=manifest,
-        compared=bool(result.verdicts()),
-        facts=_facts(result),
-        rows=_table(result),
-        intervals=Markup(draw_intervals(result)),
-        curves=Markup(draw_curves(result)),
-        pictures=[_picture(Path(picture)) for picture in pictures],
-        protocol=[
+        plain_colours=colour_table("plain"),
+        signed_colours=colour_table("signed"),
+        version=__version__,
+        title=title or f"{first['model']['name']} on {first['data']['name']}",
+        notes=list(notes),
+        varied=_varied(results),
+        sensitivity=None if moved is None or alone else _drawing(moved),
+        runs=[
+            _run(result, place, label, MOST_BYTES // len(results), shared if alone else ())
+            for place, (label, result) in enumerate(results.items())
+        ],
+    )
+
+
+def _run(
+    result: Result, place: int, label: str, most_bytes: int, more: Sequence[Plot]
+) -> dict[str, Any]:
+    """Everything the page says of one run."""
+    manifest = result.manifest
+    gallery = make_gallery(result, most_bytes=most_bytes)
+    plots = {plot.name: plot for plot in (*plots_of(result), *more)}
+    return {
+        "id": f"run-{place}",
+        "label": label,
+        "result": result,
+        "headline": result.headline(),
+        "created": _moment(manifest["created"]),
+        "compared": bool(result.verdicts()),
+        "facts": _facts(result),
+        "rows": _table(result),
+        "metric_verdicts": result.metric_verdicts(),
+        "plots": [_drawing(plots[name]) for name in TITLES if name in plots],
+        "gallery": gallery,
+        "gallery_data": _json(gallery.data) if gallery else "",
+        "method_choices": list(enumerate(result.methods)),
+        "metric_choices": [
+            (i, f"{name} {result.arrow(name)}") for i, name in enumerate(result.metrics)
+        ],
+        "flag_choices": [(f"is:{flag}", flag) for flag in (gallery.flags if gallery else ())],
+        "metrics": [
+            (f"{name} {result.arrow(name)}", card["equation"], card["paper"])
+            for name, card in manifest["metrics"].items()
+        ],
+        "protocol": [
             (key, value, _meaning(key, value)) for key, value in manifest["protocol"].items()
         ],
-        data=_data(result),
-        cost=_cost(manifest["cost"]),
-        created=_moment(manifest["created"]),
-    )
+        "data": _data(result),
+        "cost": _cost(manifest),
+    }
+
+
+def _drawing(plot: Plot) -> dict[str, Any]:
+    return {
+        "title": TITLES.get(plot.name, plot.name),
+        "svg": Markup(plot.svg()),
+        "caption": plot.caption,
+    }
+
+
+def _json(data: Any) -> Markup:
+    """Data for the script of the page; no sign in it can end the element that holds it."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)
+
+
+def _varied(results: Mapping[str, Result]) -> str:
+    """In what the runs differ, in words."""
+    settings = [
+        {
+            "model": result.manifest["model"]["name"],
+            "data": result.manifest["data"]["name"],
+            **result.manifest["protocol"],
+        }
+        for result in results.values()
+    ]
+    different = {
+        key: list(dict.fromkeys(str(each[key]) for each in settings)) for key in settings[0]
+    }
+    told = [f"{key} {', '.join(values)}" for key, values in different.items() if len(values) > 1]
+    return "; ".join(told) or ", ".join(results)
 
 
 def _source(name: str) -> str:
@@ -186,10 +285,10 @@ def _cell(row: Mapping[str, Any]) -> dict[str, Any]:
     known = row["n"] > 0
     return {
         "value": row["mean"] if known else "",
-        "mean": f"{row['mean']:.3f}" if known else "—",
+        "mean": _number(row["mean"]) if known else "—",
         "interval": ""
         if math.isnan(row["ci_low"])
-        else f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
+        else f"[{_number(row['ci_low'])}, {_number(row['ci_high'])}]",
         "verdict": row["verdict"],
         "mark": mark,
         "said": said,
@@ -204,7 +303,7 @@ def _meaning(key: str, value: Any) -> str:
     return known.get(str(value), known.get("", ""))
 
 
-def _data(result: Result) -> list[tuple[str, str]]:
+def _data(result: Result) -> list[tuple[str, str, str]]:
     data, model = result.manifest["data"], result.manifest["model"]
     rows = [
         ("model", f"{model['name']} ({model['dtype']})"),
@@ -216,7 +315,7 @@ def _data(result: Result) -> list[tuple[str, str]]:
     ]
     if data["accuracy"] is not None:
         rows.append(("accuracy", f"{100 * data['accuracy']:.1f} % of the intact images"))
-    return rows
+    return [(name, value, "") for name, value in rows]
 
 
 def _watched(result: Result) -> str:
@@ -231,28 +330,21 @@ def _watched(result: Result) -> str:
     return ", ".join(common) + (f" and {others:,} more" if others else "")
 
 
-def _cost(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the run cost; an entry this version does not know is shown as it stands."""
+def _cost(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What the run cost, where and with what; an unknown entry is shown as it stands."""
     rows = []
-    for key, value in cost.items():
+    for key, value in manifest["cost"].items():
         name, form = COSTS.get(key, (key.replace("_", " "), str))
         if value is not None:
-            rows.append((name, form(value)))
+            rows.append((name, form(value), ""))
+    for name in ("machine", "versions"):
+        said = ", ".join(f"{part} {value}" for part, value in manifest[name].items())
+        rows.append((name, said, ""))
     return rows
 
 
-def _picture(file: Path) -> dict[str, str]:
-    """An image file as a data address and its name."""
-    kind, _ = mimetypes.guess_type(file.name)
-    if kind is None or not kind.startswith("image/"):
-        raise FaithscopeError(f"'{file}' cannot be shown in a page: give a .png, .jpg or .svg.")
-    try:
-        content = base64.b64encode(file.read_bytes()).decode()
-    except OSError as error:
-        raise FaithscopeError(
-            f"The picture '{file}' cannot be read ({error.strerror}): draw it first."
-        ) from None
-    return {"address": f"data:{kind};base64,{content}", "name": file.stem}
+def _number(value: float) -> str:
+    return f"{value:z.3f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

@@ -9,8 +9,12 @@ from html import escape
 from io import StringIO
 from textwrap import wrap
 
-from matplotlib import style
+import numpy as np
+from matplotlib import colormaps, style
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
 
 INK, MUTED, LINE, BAND = "#1b2330", "#5b6675", "#d9dee5", "#e3e7ec"
 BETTER, WORSE = "#0a6fb3", "#c4501b"
@@ -63,6 +67,19 @@ def house_style() -> Iterator[None]:
         yield
 
 
+def colours(scaled: Array, kind: str) -> Array:
+    """Colours of a map's scale: -1…1 if "signed", else 0…1.
+
+    Shapes: [...] -> [..., 3] in 0…1.
+    """
+    if kind == "signed":
+        scale, place = "RdBu_r", 0.5 + 0.5 * np.sign(scaled) * (0.35 + 0.65 * np.abs(scaled))
+    else:
+        scale, place = "BuPu", 0.15 + 0.85 * scaled
+    found: Array = colormaps[scale](place)[..., :3]
+    return found
+
+
 def wrap_label(text: str, width: int, *, lines: int = 3) -> str:
     r"""Break a label into lines at spaces, after ``_`` or before ``(``; the end of a long one goes.
 
@@ -90,7 +107,8 @@ def to_svg(figure: Figure, description: str) -> str:
     """Write a figure as inline SVG whose colours are CSS variables of the page, with fallbacks."""
     buffer = StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    with house_style():
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     drawing = buffer.getvalue()
     drawing = drawing[drawing.index("<svg ") :].strip()
     drawing = re.sub(r'<g id="[^"]*"', "<g", drawing)  # ids must be unique in a page

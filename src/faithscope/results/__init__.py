@@ -1,15 +1,25 @@
 """Tables of a run, their statistics, saving and loading."""
 
+from faithscope.results.compare import Comparison, compare
 from faithscope.results.result import FORMAT, SCHEMAS, Result, format_cell, load_result
+from faithscope.results.runs import Runs, load_results
+from faithscope.results.sensitivity import ks_of, sensitivity_rows, telling_names
 from faithscope.results.stats import bootstrap_interval, holm, paired_p_values
 
 __all__ = [
     "FORMAT",
     "SCHEMAS",
+    "Comparison",
     "Result",
+    "Runs",
     "bootstrap_interval",
+    "compare",
     "format_cell",
     "holm",
+    "ks_of",
     "load_result",
+    "load_results",
     "paired_p_values",
+    "sensitivity_rows",
+    "telling_names",
 ]

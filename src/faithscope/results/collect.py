@@ -19,6 +19,7 @@ import faithscope
 from faithscope.data import Skipped
 from faithscope.engine import Answers, Job, ShardResult, score_shard
 from faithscope.metrics import Metric
+from faithscope.results.pictures import picture_rows
 from faithscope.results.result import FORMAT, SCHEMAS, Result
 from faithscope.results.store import Shard
 
@@ -79,8 +80,17 @@ def make_shard(job: Job, data: str, answers: Answers, cost: Mapping[str, float])
             predicted=scored.predicted.numpy(),
             log_p0=scored.log_p0.numpy(),
         ),
+        "pictures": _table("pictures", **_pictures(job, answers)),
     }
     return Shard(tables, tuple(scored.batch.digests), cost, {"granularity": dict(job.granularity)})
+
+
+def _pictures(job: Job, answers: Answers) -> dict[str, list[Any]]:
+    maps = answers.miniatures
+    count = len(next(iter(maps.values()), ()))
+    batch, model = answers.batch, job.model
+    images = batch.images[:count]
+    return picture_rows(batch.samples, images, maps, mean=model.mean, std=model.std)
 
 
 def score_table(

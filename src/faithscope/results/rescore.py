@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def rescore(
     model, data = result.manifest["model"]["name"], result.manifest["data"]["name"]
     table = score_table(model, data, protocol, columns, samples, scores, ks, flags)
     manifest = {**result.manifest, "protocol": protocol, "metrics": metric_cards(wanted)}
-    return Result(table, result.responses, result.samples, manifest)
+    return replace(result, scores=table, manifest=manifest)
 
 
 def _columns(result: Result) -> list[tuple[str, int]]:

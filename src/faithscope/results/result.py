@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ from numpy.typing import NDArray
 from faithscope.errors import FaithscopeError, choose
 from faithscope.metrics import MetricLike
 from faithscope.results import conclude
+from faithscope.results.files import parquet, replace_file
 from faithscope.results.stats import bootstrap_interval, holm, paired_p_values
 
 FORMAT = 1
-TABLES = ("scores", "responses", "samples")
 SIGNIFICANT = 0.05
 
 _text = pa.dictionary(pa.int32(), pa.string())
@@ -64,6 +63,16 @@ SCHEMAS = {
             ("log_p0", pa.float64()),
         ]
     ),
+    "pictures": pa.schema(
+        [
+            ("sample", _text),
+            ("method", _text),
+            ("kind", _text),
+            ("height", pa.int32()),
+            ("width", pa.int32()),
+            ("content", pa.binary()),
+        ]
+    ),
 }
 
 
@@ -72,14 +81,15 @@ class Result:
     """Scores of a run with everything needed to judge and repeat it.
 
     `scores` is the long table (model, data, sample, method, draw, metric, k, fill, upsample, value,
-    flag); `responses` are the model's answers by span; `samples` the intact images; `manifest` the
-    protocol, versions, fingerprints and cost.
+    flag); `responses` are the model's answers by span; `samples` the intact images; `pictures`
+    small ones of images and maps; `manifest` the protocol, versions, fingerprints and cost.
     """
 
     scores: pa.Table
     responses: pa.Table
     samples: pa.Table
     manifest: Mapping[str, Any]
+    pictures: pa.Table = field(default_factory=lambda: SCHEMAS["pictures"].empty_table())
 
     def __repr__(self) -> str:
         model, data = self.manifest["model"]["name"], self.manifest["data"]["name"]
@@ -117,12 +127,12 @@ class Result:
     def table(self) -> str:
         """The summary as a Markdown table: mean [interval], * better, † worse than random."""
         cells = {(row["method"], row["metric"]): row for row in self._summary}
-        header = ["method", *(f"{name} {self.arrow(name)}" for name in self.metrics)]
-        lines = [header, ["---"] + ["---:"] * len(self.metrics)]
-        for method in self.methods:
-            marked = [format_cell(cells[method, metric]) for metric in self.metrics]
-            lines.append([method.replace("|", "\\|"), *marked])
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        heads = ["method", *(f"{name} {self.arrow(name)}" for name in self.metrics)]
+        rows = [
+            [method, *(format_cell(cells[method, metric]) for metric in self.metrics)]
+            for method in self.methods
+        ]
+        return markdown_table(heads, rows)
 
     def arrow(self, metric: str) -> str:
         """Which way is better."""
@@ -173,7 +183,7 @@ class Result:
             ("some metrics and worse on others", [m for m in some if m in losers]),
             ("none", [m for m in wins if wins[m] == 0]),
         )
-        said = [f"{len(names)} on {kind}{_named(names)}" for kind, names in kinds if names]
+        said = [f"{len(names)} on {kind}{named(names)}" for kind, names in kinds if names]
         said[0] = said[0].replace(" on ", " beat matched random attribution on ", 1)
         if not any(wins.values()):
             said = ["none beats matched random attribution on any metric"]
@@ -187,10 +197,10 @@ class Result:
         try:
             root.mkdir(parents=True, exist_ok=True)
             (root / "manifest.json").unlink(missing_ok=True)  # its presence says all is whole
-            for name in TABLES:
-                _write(root / f"{name}.parquet", getattr(self, name))
+            for name in SCHEMAS:
+                replace_file(root / f"{name}.parquet", parquet(getattr(self, name)))
             text = json.dumps(self.manifest, indent=1, ensure_ascii=False)
-            _write(root / "manifest.json", text)
+            replace_file(root / "manifest.json", text.encode())
         except OSError as error:
             raise FaithscopeError(
                 f"The result cannot be written to '{folder}' ({error.strerror}): give another "
@@ -265,7 +275,7 @@ class Result:
             better = self.manifest["metrics"][row["metric"]]["higher_is_better"]
             row["p_vs_random"] = float(p_value)
             judged = row["n"] >= enough
-            row["verdict"] = _compare(row["difference"], p_value, better) if judged else ""
+            row["verdict"] = judge(row["difference"], p_value, better) if judged else ""
         return rows
 
     def _tested(self) -> dict[str, list[dict[str, Any]]]:
@@ -300,9 +310,13 @@ def load_result(folder: str | Path) -> Result:
                 f"The run '{folder}' has format {manifest.get('format')}, this faithscope reads "
                 f"{FORMAT}: evaluate again or use the version that wrote it."
             )
-        tables = [pq.read_table(root / f"{name}.parquet") for name in TABLES]
+        tables = {
+            name: pq.read_table(root / f"{name}.parquet")
+            for name in SCHEMAS
+            if name != "pictures" or (root / f"{name}.parquet").exists()  # not in older runs
+        }
         complete = {"protocol", "methods", "metrics"} <= manifest.keys()
-        fitting = [t.schema.equals(SCHEMAS[name]) for name, t in zip(TABLES, tables, strict=True)]
+        fitting = [table.schema.equals(SCHEMAS[name]) for name, table in tables.items()]
         if not complete or not all(fitting):
             raise ValueError("parts are missing or of another kind")
     except FaithscopeError:
@@ -312,8 +326,27 @@ def load_result(folder: str | Path) -> Result:
             f"'{folder}' is not a faithscope run ({type(error).__name__}): give a folder that "
             "result.save or `faithscope evaluate --out` wrote."
         ) from None
-    scores, responses, samples = tables
-    return Result(scores, responses, samples, manifest)
+    return Result(**tables, manifest=manifest)
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 1) -> str:
+    """Write a table as GitHub reads it; the first `names` columns are names, the others numbers."""
+    lines = [
+        [escape_markdown(head) for head in heads],
+        ["---"] * names + ["---:"] * (len(heads) - names),
+        *([*map(escape_markdown, row[:names]), *row[names:]] for row in rows),
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def escape_markdown(text: str) -> str:
+    r"""Write a name so that Markdown shows it as it is.
+
+    >>> print(escape_markdown("_a_b|<i>"))
+    \_a_b\|\<i\>
+    """
+    flat = re.sub(r"([\\`*|<>\[\]$~&])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", flat)  # inside a word it means itself
 
 
 def format_cell(row: Mapping[str, Any]) -> str:
@@ -326,7 +359,8 @@ def format_cell(row: Mapping[str, Any]) -> str:
     return f"{row['mean']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]{mark}"
 
 
-def _compare(difference: float, p_value: float, higher_is_better: bool) -> str:
+def judge(difference: float, p_value: float, higher_is_better: bool) -> str:
+    """Say what a tested difference means: "better", "worse", "same"; "" where nothing is known."""
     if np.isnan(p_value):
         return ""
     if p_value > SIGNIFICANT:
@@ -352,7 +386,7 @@ def _verdict(method: str, rows: Sequence[Mapping[str, Any]], metrics_in_all: int
     return f"{method} " + "; ".join(said) + "."
 
 
-def _named(names: Sequence[str], most: int = 3) -> str:
+def named(names: Sequence[str], most: int = 3) -> str:
     """Names in brackets, not too many of them."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f" ({', '.join(names[:most])}{more})"
@@ -380,18 +414,3 @@ def _count_flags(scores: pa.Table) -> dict[tuple[str, str], int]:
     for method, metric, _ in seen:
         counts[method, metric] = counts.get((method, metric), 0) + 1
     return counts
-
-
-def _write(path: Path, content: pa.Table | str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        if isinstance(content, str):
-            Path(temporary).write_text(content, encoding="utf-8")
-        else:
-            pq.write_table(content, temporary)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from faithscope.errors import FaithscopeError
+from faithscope.results.files import parquet, replace_file, write_file
 from faithscope.results.result import SCHEMAS, Result, load_result
 
 
@@ -77,7 +78,8 @@ class Store:
                     f"'{self.root}' holds a result already: give another folder, or remove it."
                 )
             with _writing(self.root):
-                _write_json(file, self.plan)
+                text = json.dumps(self.plan, indent=1, ensure_ascii=False)
+                replace_file(file, text.encode())
             return
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
@@ -131,18 +133,16 @@ class Store:
             try:
                 files = {}
                 for name, table in shard.tables.items():
-                    buffer = pa.BufferOutputStream()
-                    pq.write_table(table, buffer)
-                    content = buffer.getvalue().to_pybytes()
+                    content = parquet(table)
                     files[name] = _hash(content)
-                    _write_bytes(temporary / f"{name}.parquet", content)
+                    write_file(temporary / f"{name}.parquet", content)
                 card = {
                     "digests": shard.digests,
                     "cost": shard.cost,
                     "notes": shard.notes,
                     "files": files,
                 }
-                _write_bytes(temporary / "shard.json", json.dumps(card).encode())
+                write_file(temporary / "shard.json", json.dumps(card).encode())
                 os.replace(temporary, self._folder(index))
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -182,19 +182,6 @@ def _writing(root: Path) -> Iterator[None]:
             f"'{root}' cannot be written to ({error.strerror}): make room or give another folder; "
             "what is finished is kept, and the same command goes on from there."
         ) from error
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}")
-    _write_bytes(temporary, json.dumps(content, indent=1, ensure_ascii=False).encode())
-    os.replace(temporary, path)
 
 
 def _hash(content: bytes) -> str:

@@ -1,0 +1,117 @@
+"""`faithscope compare`: one run against another, image by image; fails a job if asked to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from faithscope.cli.shared import Json, app, examples, make_folder
+from faithscope.errors import FaithscopeError
+from faithscope.registry import split_specs
+
+if TYPE_CHECKING:
+    from faithscope.results import Comparison
+
+
+@app.command(
+    epilog=examples(
+        "faithscope compare runs/before runs/after",
+        "faithscope compare runs/before runs/after --fail-if worse --fail-if 'saco<-0.05'",
+    )
+)
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN_A", help="The run to compare with.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN_B", help="The run that is judged.")],
+    methods: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="Only these. [default: all of both runs]")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="Only these. [default: all of both runs]")
+    ] = None,
+    allow: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY,KEY,…",
+            help="What may differ besides the one thing compared: model, data, fill, k, seed, …",
+        ),
+    ] = "",
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Exit with 1 if worse, better, different, 'METRIC<NUMBER', 'METRIC>NUMBER' or "
+            "'METHOD/METRIC<NUMBER' (mean difference, B - A); repeatable.",
+        ),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Write the table here.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two runs, image by image; fail if the second is worse."""
+    from faithscope.console import print_json, say_files, show_comparison, waiting
+
+    with waiting("comparing"):
+        from faithscope.results import compare as compare_runs
+        from faithscope.results.conditions import failures, parse_condition
+
+        conditions = [parse_condition(text) for text in fail_if or []]
+        if csv is not None:
+            make_folder(csv.parent)
+        found = compare_runs(
+            first,
+            second,
+            methods=None if methods is None else split_specs(methods),
+            metrics=None if metrics is None else split_specs(metrics),
+            allow=split_specs(allow),
+        )
+        for condition in conditions:
+            condition.check(found)
+        failed = failures(found, conditions)
+    if as_json:
+        print_json({**as_data(found), "failed": failed})
+    else:
+        show_comparison(found)
+    if csv is not None:
+        write_csv(found, csv)
+        say_files({"table": csv}, stderr=as_json)
+    for line in failed:
+        typer.echo(f"failed: {line}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def as_data(comparison: Comparison) -> dict[str, Any]:
+    """A comparison for a program to read."""
+    return {
+        "headline": comparison.headline(),
+        "sentences": comparison.sentences(),
+        "differs": comparison.differs,
+        "notes": comparison.notes,
+        "samples": {
+            "shared": len(comparison.samples),
+            "only_first": comparison.only_first,
+            "only_second": comparison.only_second,
+        },
+        "left_out": {"methods": comparison.lone_methods, "metrics": comparison.lone_metrics},
+        "rows": comparison.rows,
+    }
+
+
+def write_csv(comparison: Comparison, path: Path) -> None:
+    """Write the table, a number that is not known as an empty field."""
+    import csv
+
+    columns = comparison.table().column_names
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            for row in comparison.rows:
+                writer.writerow("" if row[c] != row[c] else row[c] for c in columns)
+    except OSError as error:
+        raise FaithscopeError(
+            f"The table cannot be written to '{path}' ({error.strerror}): give another file."
+        ) from None

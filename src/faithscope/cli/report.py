@@ -1,0 +1,57 @@
+"""`faithscope report`: a page to look at, figures and tables for a paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from faithscope.cli.shared import app, examples, make_folder
+
+
+@app.command(
+    epilog=examples(
+        "faithscope report run",
+        "faithscope report runs/demo --out demo.html --figures figures --tables tables",
+    )
+)
+def report(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A finished run, or the folder of a study.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="The page. [default: report.html in RUN]"),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write every figure, as PDF and PNG.")
+    ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write every table, as Markdown, LaTeX and CSV."),
+    ] = None,
+) -> None:
+    """Write one page that holds everything about a run: open it in a browser, send it around."""
+    from faithscope.console import say_files, waiting
+
+    with waiting("reading the run"):
+        from faithscope.results import load_results
+
+        runs = load_results(run)
+    page = out or run / "report.html"
+    for folder in (page.parent, figures, tables):
+        if folder is not None:
+            make_folder(folder)
+    files = {}
+    with waiting("drawing"):
+        from faithscope.report import write_figures, write_tables
+
+        files["page"] = runs.report(page)
+        if figures is not None:
+            write_figures(runs.told, figures)
+            files["figures"] = figures
+        if tables is not None:
+            write_tables(runs.told, tables)
+            files["tables"] = tables
+    say_files(files)

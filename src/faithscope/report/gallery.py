@@ -1,0 +1,259 @@
+"""The gallery of a page: every image that was kept, its maps, scores and removals, as plain data.
+
+The script of the page draws it. Numbers are rounded to what an eye can tell, maps are bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from faithscope.report.style import colours
+from faithscope.results import Result
+from faithscope.results.removal import Removal, find_metric, removal_groups
+from faithscope.results.stats import spearman
+
+Array = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+
+MOST_BYTES = 22_000_000
+"""Of images and maps in one page; larger maps are halved first, then images are left out."""
+SMALL_SIDE = 28
+"""Maps are not halved below this side."""
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """What the gallery shows of one sample: a file of the image, bytes of its maps by method."""
+
+    kind: str
+    content: bytes
+    maps: Mapping[str, tuple[str, Bytes]]
+
+    @property
+    def size(self) -> int:
+        """In bytes, once written as text."""
+        return (len(self.content) + sum(values.size for _, values in self.maps.values())) * 4 // 3
+
+    def halved(self) -> Picture:
+        """The same with large maps of half the side."""
+        return Picture(
+            self.kind, self.content, {name: (k, _halved(v)) for name, (k, v) in self.maps.items()}
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """Everything the script needs (`data`), what can be chosen, and how many images there are."""
+
+    data: Mapping[str, Any]
+    classes: Mapping[int, str]
+    flags: Sequence[str]
+    has_labels: bool
+    shown: int
+    kept: int
+
+
+def make_gallery(result: Result, *, most_bytes: int = MOST_BYTES) -> Gallery | None:
+    """Gather what the gallery shows; None for a run that kept no pictures."""
+    pictures = _fitting(_pictures(result), most_bytes)
+    if not pictures:
+        return None
+    cards = result.manifest["methods"]
+    samples = result.samples.to_pylist()
+    flags = _flags(result)
+    removals = {method: r.averaged() for method, r in removal_groups(result).items()}
+    entries = [
+        _entry(result, place, sample, pictures[sample["sample"]], flags, removals)
+        for place, sample in enumerate(samples)
+        if sample["sample"] in pictures
+    ]
+    shown = [sample for sample in samples if sample["sample"] in pictures]
+    known = {flag for entry in entries for flags in entry["flags"].values() for flag in flags}
+    compared, cumulative = find_metric(result, "saco"), find_metric(result, "aopc")
+    data = {
+        "methods": result.methods,
+        "random": [cards[method]["random"] for method in result.methods],
+        "metrics": [
+            {"name": name, "up": result.manifest["metrics"][name]["higher_is_better"]}
+            for name in result.metrics
+        ],
+        "saco": result.metrics.index(compared.label) if compared else -1,
+        "aopc": result.metrics.index(cumulative.label) if cumulative else -1,
+        "units": result.manifest["protocol"]["units"],
+        "classes": _classes(result, shown),
+        "samples": entries,
+    }
+    targets = sorted({sample["target"] for sample in shown})
+    return Gallery(
+        data=data,
+        classes={target: data["classes"][str(target)] for target in targets},
+        flags=sorted(known),
+        has_labels=any(sample["label"] >= 0 for sample in shown),
+        shown=len(entries),
+        kept=len(_kept(result)),
+    )
+
+
+def colour_table(kind: str) -> str:
+    """256 colours of a scale, three bytes each, as the figures use them; in base64."""
+    ramp = (np.arange(256) - 128) / 127 if kind == "signed" else np.arange(256) / 255
+    return _text((255 * colours(ramp.clip(-1, 1), kind)).round().astype(np.uint8).tobytes())
+
+
+def _kept(result: Result) -> list[str]:
+    names = zip(
+        result.pictures["sample"].to_pylist(), result.pictures["method"].to_pylist(), strict=True
+    )
+    return [sample for sample, method in names if method == ""]
+
+
+def _pictures(result: Result) -> dict[str, Picture]:
+    """By sample, in the order of the run."""
+    found: dict[str, Picture] = {}
+    maps: dict[str, tuple[str, Bytes]] = {}
+    for row in result.pictures.to_pylist():
+        if row["method"] == "":
+            maps = {}
+            found[row["sample"]] = Picture(row["kind"], row["content"], maps)
+        else:
+            values = np.frombuffer(row["content"], np.uint8).reshape(row["height"], row["width"])
+            maps[row["method"]] = (row["kind"], values)
+    return found
+
+
+def _fitting(pictures: dict[str, Picture], most_bytes: int) -> dict[str, Picture]:
+    """As many as fit: all with smaller maps rather than some with large ones."""
+    if sum(picture.size for picture in pictures.values()) > most_bytes:
+        pictures = {sample: picture.halved() for sample, picture in pictures.items()}
+    sizes = np.cumsum([picture.size for picture in pictures.values()])
+    fitting = int((sizes <= most_bytes).sum())
+    return dict(list(pictures.items())[:fitting])
+
+
+def _halved(values: Bytes) -> Bytes:
+    height, width = values.shape
+    if max(height, width) <= SMALL_SIDE or min(height, width) < 2:
+        return values
+    even = values[: height // 2 * 2, : width // 2 * 2].astype(np.float64)
+    means = even.reshape(height // 2, 2, width // 2, 2).mean((1, 3))
+    halved: Bytes = means.round().astype(np.uint8)
+    return halved
+
+
+def _entry(
+    result: Result,
+    place: int,
+    sample: Mapping[str, Any],
+    picture: Picture,
+    flags: Mapping[str, Mapping[str, list[str]]],
+    removals: Mapping[str, Removal],
+) -> dict[str, Any]:
+    own = [method for method in result.methods if not result.manifest["methods"][method]["random"]]
+    return {
+        "id": sample["sample"],
+        "label": sample["label"],
+        "target": sample["target"],
+        "predicted": sample["predicted"],
+        "p": _rounded(math.exp(sample["log_p0"])),
+        "image": f"data:image/{picture.kind};base64,{_text(picture.content)}",
+        "maps": [_map(picture.maps.get(method)) for method in result.methods],
+        "scores": [[_rounded(v) for v in row] for row in result.cube[:, :, place]],
+        "flags": flags.get(sample["sample"], {}),
+        "disagreement": _rounded(disagreement([picture.maps[m] for m in own if m in picture.maps])),
+        "removals": [_removal(removals.get(method), place) for method in result.methods],
+    }
+
+
+def _map(found: tuple[str, Bytes] | None) -> list[Any] | None:
+    if found is None:
+        return None
+    kind, values = found
+    return [kind, *values.shape, _text(values.tobytes())]
+
+
+def _removal(removal: Removal | None, place: int) -> dict[str, Any] | None:
+    """Salience and drop of every group, and the curve, of one map."""
+    if removal is None or not (k := int(removal.k[0, place])):
+        return None
+    curve = removal.curve[0, place]
+    return {
+        "salience": [_rounded(value) for value in _shares(removal.salience[0, place, :k])],
+        "drop": [_rounded(value) for value in removal.drop[0, place, :k]],
+        "curve": None if np.isnan(curve).any() else [_rounded(value) for value in curve],
+    }
+
+
+def _shares(salience: Array) -> Array:
+    """Salience of groups with the largest size as 1."""
+    largest = np.abs(salience).max()
+    shares: Array = salience / largest if largest > 0 else salience
+    return shares
+
+
+def disagreement(maps: Iterable[tuple[str, Bytes]]) -> float:
+    """How differently maps rank the same image: 1 - their mean rank correlation, pair by pair.
+
+    Maps are compared on the coarsest grid among them. 0 if they agree; 1 for unrelated maps; NaN
+    with fewer than two maps that rank anything.
+
+    >>> rising = ("plain", np.array([[0, 80, 255]], np.uint8))
+    >>> falling = ("plain", np.array([[255, 80, 0]], np.uint8))
+    >>> disagreement([rising, rising]), disagreement([rising, falling])
+    (0.0, 2.0)
+    """
+    usable = [values.astype(np.float64) for kind, values in maps if kind in ("plain", "signed")]
+    if len(usable) < 2:
+        return math.nan
+    grid = min((values.shape for values in usable), key=math.prod)
+    coarse = np.stack([_pooled(values, grid).ravel() for values in usable])
+    first, second = zip(*combinations(range(len(coarse)), 2), strict=True)
+    with np.errstate(invalid="ignore"):
+        alike = spearman(coarse[list(first)].T, coarse[list(second)].T)
+    return float(1 - np.nanmean(alike)) if not np.isnan(alike).all() else math.nan
+
+
+def _pooled(values: Array, grid: tuple[int, ...]) -> Array:
+    """Average over the cells of a coarser grid."""
+    for axis, size in enumerate(grid):
+        edges = np.arange(size) * values.shape[axis] // size
+        widths = np.diff([*edges, values.shape[axis]])
+        shape = [-1 if other == axis else 1 for other in range(2)]
+        values = np.add.reduceat(values, edges, axis=axis) / widths.reshape(shape)
+    return values
+
+
+def _flags(result: Result) -> dict[str, dict[str, list[str]]]:
+    """By sample and method, what its scores are flagged with."""
+    flags: dict[str, dict[str, list[str]]] = {}
+    for row in result.scores.select(["sample", "method", "flag"]).to_pylist():
+        if row["flag"]:
+            by_method = flags.setdefault(row["sample"], {}).setdefault(row["method"], [])
+            by_method += [flag for flag in row["flag"].split(",") if flag not in by_method]
+    return flags
+
+
+def _classes(result: Result, samples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Names of the classes that occur."""
+    names = result.manifest["model"]["classes"] or []
+    numbers = {sample[key] for sample in samples for key in ("label", "target", "predicted")}
+    return {
+        str(number): str(names[number]) if number < len(names) else f"class {number}"
+        for number in sorted(numbers)
+        if number >= 0
+    }
+
+
+def _rounded(value: float) -> float | None:
+    return None if not math.isfinite(value) else round(float(value), 4)
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode()

@@ -1,0 +1,720 @@
+"""Two runs compared: pairs by name, numbers as scipy has them, refusals, what fails a job."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from scipy import stats
+from typer.testing import CliRunner
+
+import faithscope as fs
+from conftest import tiny_vit
+from faithscope import console
+from faithscope.cli import app
+from faithscope.results import FORMAT, SCHEMAS, Result, holm
+from faithscope.results.conditions import Condition, failures, parse_condition
+
+METRICS = {"saco": True, "auc": False}  # by whether higher is better
+PROTOCOL = {"k": 10, "fill": "mean", "seed": 0, "random_draws": 3, "precision": "fp64"}
+PROTOCOL |= {"target": "predicted", "units": "pixels", "upsample": "bilinear"}
+N = 20
+
+
+def run_of(
+    scores: dict[str, dict[str, Any]],
+    names: list[str] | None = None,
+    *,
+    protocol: dict[str, Any] | None = None,
+    model: dict[str, Any] | None = None,
+    data: dict[str, Any] | None = None,
+    label: int = -1,
+    log_p0: float = 0.0,
+    metrics: dict[str, bool] | None = None,
+) -> Result:
+    """A run from scores {method: {metric: [samples]}} of the samples named."""
+    count = len(next(iter(next(iter(scores.values())).values())))
+    names = names or [f"{i}.png" for i in range(count)]
+    directions = metrics or METRICS
+    labels = list(next(iter(scores.values())))
+    rows = [
+        dict(model="m", data="d", sample=name, method=method, draw=0, metric=metric, k=10)
+        | dict(fill="mean", upsample="bilinear", value=float(value), flag="")
+        for method, by_metric in scores.items()
+        for metric, values in by_metric.items()
+        for name, value in zip(names, values, strict=True)
+    ]
+    samples = [
+        dict(sample=name, label=label, target=0, predicted=0, log_p0=log_p0) for name in names
+    ]
+    cards = {m: {"random": m == "random", "matched_random": None} for m in scores}
+    manifest = {
+        "format": FORMAT,
+        "protocol": {**PROTOCOL, **(protocol or {})},
+        "model": {"name": "m", "weights": "pretrained", "fingerprint": "a" * 32, **(model or {})},
+        "data": {"name": "d", "fingerprint": "f", "images": count, "accuracy": None, "skipped": []}
+        | (data or {}),
+        "methods": cards,
+        "metrics": {name: {"higher_is_better": directions[name]} for name in labels},
+        "versions": {"faithscope": "0.1.0"},
+    }
+    return Result(
+        pa.Table.from_pylist(rows, SCHEMAS["scores"]),
+        pa.Table.from_pylist([], SCHEMAS["responses"]),
+        pa.Table.from_pylist(samples, SCHEMAS["samples"]),
+        manifest,
+    )
+
+
+def normal(mean: float, seed: int, count: int = N) -> np.ndarray:
+    return np.random.default_rng(seed).normal(mean, 0.1, count)
+
+
+def scores_of(shift: dict[tuple[str, str], float] | None = None, seed: int = 0) -> Any:
+    """Three methods and random; the scores moved by noise around `shift`, if one is given."""
+    names = ("up", "down", "still", "random")
+    base = {
+        m: {k: normal(0.5, 10 * i + j) for j, k in enumerate(METRICS)} for i, m in enumerate(names)
+    }
+    if shift is None:
+        return base
+    return {
+        m: {
+            k: v + normal(shift.get((m, k), 0.0), 100 + seed + 10 * i + j)
+            for j, (k, v) in enumerate(by.items())
+        }
+        for i, (m, by) in enumerate(base.items())
+    }
+
+
+SHIFT = {("up", "saco"): 0.3, ("up", "auc"): -0.3, ("down", "saco"): -0.3, ("random", "auc"): 0.3}
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[Result, Result]:
+    """A run, and one with another fill in which two methods and random moved."""
+    return run_of(scores_of()), run_of(scores_of(SHIFT), protocol={"fill": "blur"})
+
+
+@pytest.fixture(scope="module")
+def found(pair: tuple[Result, Result]) -> fs.Comparison:
+    return fs.compare(*pair)
+
+
+def cells(comparison: fs.Comparison) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["method"], row["metric"]): row for row in comparison.rows}
+
+
+def verdicts(comparison: fs.Comparison) -> dict[tuple[str, str], str]:
+    return {cell: row["verdict"] for cell, row in cells(comparison).items()}
+
+
+# Numbers
+
+
+def test_verdicts_know_which_way_is_better(found: fs.Comparison) -> None:
+    assert verdicts(found) == {
+        **{("up", "saco"): "better", ("up", "auc"): "better"},
+        **{("down", "saco"): "worse", ("down", "auc"): "same"},
+        **{("still", "saco"): "same", ("still", "auc"): "same"},
+        **{("random", "saco"): "same", ("random", "auc"): "worse"},
+    }
+
+
+def test_numbers_are_those_of_scipy(found: fs.Comparison) -> None:
+    before, after = scores_of(), scores_of(SHIFT)
+    p_values = []
+    for (method, metric), row in cells(found).items():
+        one, other = before[method][metric], after[method][metric]
+        assert row["first"] == pytest.approx(one.mean())
+        assert row["second"] == pytest.approx(other.mean())
+        assert row["difference"] == pytest.approx((other - one).mean())
+        assert row["n"] == N
+        assert row["d_z"] == pytest.approx((other - one).mean() / (other - one).std(ddof=1))
+        interval = stats.bootstrap(
+            (other - one,), np.mean, n_resamples=2000, rng=np.random.default_rng(0)
+        ).confidence_interval
+        assert (row["ci_low"], row["ci_high"]) == pytest.approx(interval)
+        p_values.append(
+            stats.permutation_test(
+                (one, other),
+                lambda x, y, axis: (y - x).mean(axis),
+                permutation_type="samples",
+                n_resamples=20_000,
+                vectorized=True,
+                rng=np.random.default_rng(2),
+            ).pvalue
+        )
+    told = [row["p"] for row in found.rows]
+    np.testing.assert_allclose(told, holm(np.array(p_values)), atol=0.03)
+    assert min(told) < 0.01 and max(told) == 1
+
+
+def test_a_small_exact_case() -> None:
+    """Six samples, one row: all differences have one sign, so p = 2/2⁶."""
+    one = run_of({"m": {"saco": np.zeros(6)}})
+    other = run_of({"m": {"saco": np.array([1.0, 2, 3, 4, 5, 6])}}, protocol={"k": 5})
+    (row,) = fs.compare(one, other).rows
+    assert row["difference"] == 3.5
+    assert row["p"] == pytest.approx(2 / 64)
+    assert row["p"] == pytest.approx(stats.wilcoxon([1, 2, 3, 4, 5, 6]).pvalue)
+    assert row["verdict"] == "better"
+
+
+def test_the_other_way_round_is_the_mirror_image(pair: tuple[Result, Result]) -> None:
+    there, back = (cells(fs.compare(*runs)) for runs in (pair, pair[::-1]))
+    mirrored = {"better": "worse", "worse": "better", "same": "same", "": ""}
+    for cell, row in there.items():
+        other = back[cell]
+        assert other["difference"] == -row["difference"]
+        assert (other["first"], other["second"]) == (row["second"], row["first"])
+        assert other["p"] == row["p"]
+        assert other["d_z"] == pytest.approx(-row["d_z"])
+        assert other["ci_low"] == pytest.approx(-row["ci_high"], abs=5e-3)
+        assert other["verdict"] == mirrored[row["verdict"]]
+
+
+@pytest.mark.parametrize("count", [1, 3, N])
+def test_a_run_is_the_same_as_itself(count: int) -> None:
+    run = run_of({m: {k: v[:count] for k, v in by.items()} for m, by in scores_of().items()})
+    same = fs.compare(run, run)
+    for row in same.rows:
+        assert row["difference"] == 0
+        assert row["verdict"] == "same"
+        assert row["p"] == 1 or count == 1
+    assert same.differs == ()
+    assert same.headline().startswith("Nothing changed: all 6 differences on ")
+    assert failures(same, [parse_condition("different")]) == []
+
+
+def test_too_few_samples_give_no_verdict() -> None:
+    runs = [
+        {m: {k: v[:5] for k, v in by.items()} for m, by in s.items()}
+        for s in (scores_of(), scores_of(SHIFT))
+    ]
+    few = fs.compare(run_of(runs[0]), run_of(runs[1]))
+    assert set(verdicts(few).values()) == {""}
+    assert few.headline() == (
+        "5 shared images are too few for a verdict: 8 comparisons need at least 9."
+    )
+    assert few.sentences() == []
+
+
+def test_equal_means_are_not_equal_scores() -> None:
+    swapped = np.array([1.0, -1.0] * 10)
+    moved = fs.compare(
+        run_of({"m": {"saco": np.zeros(N)}}), run_of({"m": {"saco": swapped}}, protocol={"k": 5})
+    )
+    assert moved.rows[0]["difference"] == 0
+    assert moved.rows[0]["verdict"] == "same"
+    assert "Nothing changed" not in moved.headline()
+
+
+def test_the_table_is_the_rows(found: fs.Comparison) -> None:
+    table = found.table()
+    assert table.to_pylist() == found.rows
+    numbers = "first second difference ci_low ci_high p d_z n"
+    assert table.column_names == f"method metric random {numbers} verdict".split()
+
+
+# Pairs
+
+
+def test_samples_are_paired_by_name(pair: tuple[Result, Result], found: fs.Comparison) -> None:
+    """Another order changes nothing; what one run has alone is left out and counted."""
+    order = np.random.default_rng(0).permutation(N)
+    shuffled = run_of(
+        {m: {k: v[order] for k, v in by.items()} for m, by in scores_of(SHIFT).items()},
+        [f"{i}.png" for i in order],
+        protocol={"fill": "blur"},
+    )
+    again = cells(fs.compare(pair[0], shuffled))
+    for cell, row in cells(found).items():
+        assert again[cell] == pytest.approx(row)
+
+    names = [f"{i}.png" for i in range(5, N)] + ["new.png"]
+    subset = run_of(
+        {
+            m: {k: np.append(v[5:], 9.0) for k, v in by.items()}
+            for m, by in scores_of(SHIFT).items()
+        },
+        names,
+        protocol={"fill": "blur"},
+    )
+    part = fs.compare(pair[0], subset)
+    assert (len(part.samples), part.only_first, part.only_second) == (N - 5, 5, 1)
+    row = cells(part)["up", "saco"]
+    expected = (scores_of(SHIFT)["up"]["saco"] - scores_of()["up"]["saco"])[5:].mean()
+    assert row["difference"] == pytest.approx(expected)
+    assert row["n"] == N - 5
+
+
+def test_a_sample_without_one_of_its_scores_is_no_pair(pair: tuple[Result, Result]) -> None:
+    holes = scores_of(SHIFT)
+    holes["up"]["saco"][:3] = np.nan
+    holes["down"]["saco"][:] = np.nan
+    rows = cells(fs.compare(pair[0], run_of(holes, protocol={"fill": "blur"})))
+    assert rows["up", "saco"]["n"] == N - 3
+    assert rows["up", "saco"]["first"] == pytest.approx(scores_of()["up"]["saco"][3:].mean())
+    assert rows["down", "saco"]["n"] == 0
+    assert math.isnan(rows["down", "saco"]["difference"])
+    assert rows["down", "saco"]["verdict"] == ""
+
+
+def test_what_one_run_has_alone_is_left_out_and_named(pair: tuple[Result, Result]) -> None:
+    fewer = {m: {"saco": by["saco"]} for m, by in scores_of(SHIFT).items() if m != "up"}
+    part = fs.compare(pair[0], run_of({**fewer, "new": fewer["still"]}))
+    assert part.methods == ("down", "still", "random")
+    assert part.metrics == ("saco",)
+    assert part.lone_methods == ("up", "new")
+    assert part.lone_metrics == ("auc",)
+
+
+def test_some_methods_and_metrics(pair: tuple[Result, Result], found: fs.Comparison) -> None:
+    part = fs.compare(*pair, methods=["still", " up "], metrics="saco")
+    assert [(row["method"], row["metric"]) for row in part.rows] == [
+        ("still", "saco"),
+        ("up", "saco"),
+    ]
+    assert cells(part)["still", "saco"]["p"] <= cells(found)["still", "saco"]["p"]
+    with pytest.raises(fs.FaithscopeError, match="did you mean 'saco'"):
+        fs.compare(*pair, metrics=["sacco"])
+
+
+def test_folders_are_as_good_as_results(
+    pair: tuple[Result, Result], found: fs.Comparison, tmp_path: Path
+) -> None:
+    folders = [run.save(tmp_path / name) for run, name in zip(pair, "ab", strict=True)]
+    assert fs.compare(*folders).rows == found.rows
+    assert fs.compare(str(folders[0]), pair[1]).rows == found.rows
+    with pytest.raises(fs.FaithscopeError, match=r"holds 2 runs.*\(a, b\)|\(b, a\)"):
+        fs.compare(tmp_path, pair[1])
+
+
+# What differs, and what is refused
+
+
+def changed(**options: Any) -> Result:
+    return run_of(scores_of(SHIFT), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, []),
+        ({"protocol": {"fill": "blur"}}, ["fill: mean → blur"]),
+        ({"protocol": {"random_draws": 1}}, ["random_draws: 3 → 1"]),
+        ({"protocol": {"new": 1}}, ["new: not told → 1"]),
+        ({"model": {"name": "n", "fingerprint": "b" * 32}}, ["model: m → n"]),
+        ({"model": {"fingerprint": "b" * 32}}, ["weights of m: aaaaaaaa → bbbbbbbb"]),
+        (
+            {"model": {"fingerprint": "b" * 32, "weights": "random"}},
+            ["weights of m: aaaaaaaa → random bbbbbbbb"],
+        ),
+        ({"data": {"name": "e", "fingerprint": "g"}}, ["data: d → e"]),
+        ({"data": {"name": "e"}}, []),  # the same images by another name
+    ],
+)
+def test_one_thing_may_differ(
+    pair: tuple[Result, Result], options: dict[str, Any], words: list[str]
+) -> None:
+    assert list(fs.compare(pair[0], changed(**options)).differs) == words
+
+
+def test_another_version_is_told(pair: tuple[Result, Result]) -> None:
+    newer = changed()
+    newer.manifest["versions"]["faithscope"] = "0.2.0"
+    assert fs.compare(pair[0], newer).differs == ("faithscope: 0.1.0 → 0.2.0",)
+
+
+OTHER = {"name": "n", "fingerprint": "b" * 32}
+
+
+@pytest.mark.parametrize(
+    ("options", "allow", "advice"),
+    [
+        ({"protocol": {"fill": "blur", "k": 5}}, [], "--allow fill"),
+        ({"protocol": {"fill": "blur", "k": 5, "seed": 1}}, [], "--allow fill,seed"),
+        ({"protocol": {"seed": 1, "precision": "fp32"}}, [], "--allow precision"),
+        ({"protocol": {"fill": "blur", "k": 5, "seed": 1}}, ["k"], "--allow seed"),
+        ({"protocol": {"fill": "blur"}, "model": OTHER}, [], "--allow fill"),
+        ({"model": OTHER, "data": {"name": "e", "fingerprint": "g"}}, [], "--allow data"),
+    ],
+)
+def test_two_things_may_not(
+    pair: tuple[Result, Result], options: dict[str, Any], allow: list[str], advice: str
+) -> None:
+    with pytest.raises(fs.FaithscopeError, match="more than one thing") as told:
+        fs.compare(pair[0], changed(**options), allow=allow)
+    assert str(told.value).endswith(f"as in {advice}.")
+    for axis in options.get("protocol", {}).keys() - set(allow):
+        assert f"{axis}: " in str(told.value)
+    allowed = [*allow, *advice.removeprefix("--allow ").split(",")]
+    assert fs.compare(pair[0], changed(**options), allow=allowed).rows  # the advice helps
+
+
+def test_only_what_can_differ_can_be_allowed(pair: tuple[Result, Result]) -> None:
+    with pytest.raises(fs.FaithscopeError, match="did you mean 'fill'"):
+        fs.compare(*pair, allow=["fil"])
+    assert fs.compare(*pair, allow="fill").rows  # a single name will do
+
+
+def test_nothing_in_common_is_refused(pair: tuple[Result, Result]) -> None:
+    strange = {"m": {"saco": np.zeros(N)}}
+    with pytest.raises(fs.FaithscopeError, match=r"no sample in common.*same images"):
+        fs.compare(pair[0], run_of(scores_of(), [f"x{i}" for i in range(N)]))
+    with pytest.raises(fs.FaithscopeError, match="no method in common"):
+        fs.compare(pair[0], run_of(strange))
+    with pytest.raises(fs.FaithscopeError, match="no metric in common"):
+        other = {m: {"aopc": by["saco"]} for m, by in scores_of().items()}
+        fs.compare(pair[0], run_of(other, metrics={"aopc": True}))
+
+
+def test_a_metric_that_turned_round_is_refused(pair: tuple[Result, Result]) -> None:
+    turned = run_of(scores_of(), metrics={"saco": False, "auc": False})
+    with pytest.raises(fs.FaithscopeError, match="do not agree whether a higher 'saco' is better"):
+        fs.compare(pair[0], turned)
+    assert fs.compare(pair[0], turned, metrics=["auc"]).rows
+
+
+def test_other_pixels_under_the_same_names_are_told(pair: tuple[Result, Result]) -> None:
+    other = changed(model=OTHER, data={"fingerprint": "g"})
+    (note,) = fs.compare(pair[0], other).notes
+    assert "pixels may differ" in note
+    assert fs.compare(pair[0], changed(model=OTHER)).notes == ()
+
+
+@pytest.mark.parametrize("sign", [{"label": 3}, {"log_p0": -1.0}])
+def test_other_images_under_the_same_names_are_refused(sign: dict[str, Any]) -> None:
+    """Their labels or the same model's answers give them away, as in two subsets of an array."""
+    one, other = run_of(scores_of(), label=2), changed(**{"label": 2, **sign})
+    with pytest.raises(fs.FaithscopeError, match="20 of 20 images have the same name"):
+        fs.compare(one, other)
+    (note,) = fs.compare(one, other, allow=["data"]).notes
+    assert "not the same image" in note
+
+
+def test_another_model_may_answer_otherwise() -> None:
+    assert fs.compare(run_of(scores_of()), changed(model=OTHER, log_p0=-1.0)).notes == ()
+
+
+# Words
+
+
+def test_headline_and_sentences(found: fs.Comparison) -> None:
+    assert found.headline() == (
+        "3 methods on 20 shared images, the second run against the first: 1 better on every "
+        "metric (up), 1 worse on some metrics (down), 1 not told apart (still)."
+    )
+    up, down, still, random = found.sentences()
+    row = cells(found)["down", "saco"]
+    assert up.startswith("up is better on saco (")
+    assert down == (
+        f"down is worse on saco ({row['first']:.3f} → {row['second']:.3f}); cannot be told apart "
+        "on auc."
+    )
+    assert still == "still cannot be told apart on any metric."
+    assert random.startswith("Random attribution moved too, random on auc (")
+
+
+def test_only_random_in_common() -> None:
+    only = {"random": scores_of()["random"]}
+    comparison = fs.compare(run_of(only), run_of(only, protocol={"fill": "blur"}))
+    assert "Only random attribution" in comparison.headline()
+    assert "cannot be judged" in failures(comparison, [parse_condition("worse")])[0]
+
+
+# Conditions
+
+NAMES = st.text("abcxyz_:(=)0 9/", min_size=1, max_size=12).map(str.strip).filter(bool)
+BLANKS = st.text(" \t", max_size=2)
+
+
+@given(
+    method=st.one_of(st.just(""), NAMES.filter(lambda name: not name.endswith("/"))),
+    metric=NAMES.filter(lambda name: "/" not in name),
+    sign=st.sampled_from("<>"),
+    number=st.floats(allow_nan=False, allow_infinity=False),
+    blanks=st.tuples(*[BLANKS] * 6),
+)
+def test_conditions_are_read_whatever_the_blanks(
+    method: str, metric: str, sign: str, number: float, blanks: tuple[str, ...]
+) -> None:
+    one, two, three, four, five, six = blanks
+    name = f"{method}{two}/{three}{metric}" if method else metric
+    read = parse_condition(f"{one}{name}{four}{sign}{five}{number!r}{six}")
+    assert (read.method, read.metric, read.sign, read.number) == (method, metric, sign, number)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_condition_or_refused(text: str) -> None:
+    try:
+        condition = parse_condition(text)
+    except fs.FaithscopeError as error:
+        assert str(error)
+    else:
+        assert condition.sign in ("worse", "better", "different", "<", ">")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("wors", "did you mean 'worse'"),
+        ("", "Unknown condition"),
+        ("saco", "METRIC<NUMBER"),
+        ("saco<", "needs a number after '<', got ''"),
+        ("saco<=1", "needs a number"),
+        ("saco<nan", "needs a number"),
+        ("saco>inf", "needs a number"),
+        ("saco<0<1", "Unknown metric"),
+        ("<1", "names no metric"),
+        ("up/<1", "names no metric"),
+        ("/saco<1", "names no method"),
+        ("sacco<1", "did you mean 'saco'"),
+        ("upp/saco<1", "did you mean 'up'"),
+    ],
+)
+def test_bad_conditions(found: fs.Comparison, text: str, complaint: str) -> None:
+    with pytest.raises(fs.FaithscopeError, match=complaint):
+        parse_condition(text).check(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("worse", ["down/saco"]),
+        ("better", ["up/saco", "up/auc"]),
+        ("different", ["up/saco", "up/auc", "down/saco"]),
+        ("saco<-0.2", ["down/saco"]),
+        ("saco < -0.2", ["down/saco"]),
+        ("saco>0.2", ["up/saco"]),
+        ("auc>0.2", []),  # only random's moved that far
+        ("random/auc>0.2", ["random/auc"]),
+        ("up/saco<0", []),
+        (" up / saco > 0.2 ", ["up/saco"]),
+        ("saco<-9", []),
+    ],
+)
+def test_what_fails(found: fs.Comparison, text: str, named: list[str]) -> None:
+    condition = parse_condition(text)
+    condition.check(found)
+    line = condition.failure(found)
+    told = [
+        f"{row['method']}/{row['metric']}"
+        for row in found.rows
+        if f"{row['method']}/{row['metric']} {row['difference']:+.4f} [" in line
+    ]
+    assert told == named
+    assert bool(line) == bool(named)
+
+
+def test_bounds_are_not_part_of_themselves() -> None:
+    one = run_of({"m": {"saco": np.zeros(N)}})
+    other = run_of({"m": {"saco": np.full(N, 0.25)}})
+    comparison = fs.compare(one, other)
+    for text, fails in (("saco>0.25", False), ("saco>0.2499", True), ("saco<0.25", False)):
+        assert bool(parse_condition(text).failure(comparison)) is fails
+
+
+def test_what_cannot_be_judged_fails(pair: tuple[Result, Result]) -> None:
+    holes = scores_of(SHIFT)
+    holes["still"]["saco"][:] = np.nan
+    fewer = {m: by for m, by in holes.items() if m != "up"}
+    comparison = fs.compare(pair[0], run_of(fewer, protocol={"fill": "blur"}))
+
+    def said(text: str) -> str:
+        condition = parse_condition(text)
+        condition.check(comparison)
+        return condition.failure(comparison)
+
+    missing = "cannot be judged: still/saco (no image has both scores)"
+    assert missing in said("saco<-9")
+    assert missing in said("still/saco>9")
+    assert missing in said("better")
+    assert said("worse").startswith("worse: down/saco -")
+    assert said("up/saco<-9") == (
+        "up/saco < -9: cannot be judged, since only one of the runs has it."
+    )
+    assert said("down/saco>9") == ""
+
+
+def test_too_few_samples_fail_a_verdict_but_not_a_bound() -> None:
+    one, other = ({"m": {"saco": np.arange(3.0) * factor}} for factor in (1, 2))
+    comparison = fs.compare(run_of(one), run_of(other))
+    (line,) = failures(comparison, [parse_condition("worse"), parse_condition("saco<0")])
+    assert "cannot be judged: m/saco +1.0000" in line
+    assert "(a verdict on 1 rows needs 6 images)" in line
+
+
+def test_names_with_options_are_found_whatever_the_blanks() -> None:
+    label = "saco(k=5, weight=ratio)"
+    runs = [
+        run_of({"lrp(rules=conserving)": {label: values}}, metrics={label: True})
+        for values in (np.zeros(N), np.ones(N))
+    ]
+    comparison = fs.compare(*runs, metrics=["saco(k=5,weight=ratio)"])
+    condition = parse_condition("lrp( rules=conserving )/saco(k=5,weight = ratio) > 0.5")
+    condition.check(comparison)
+    assert "+1.0000" in condition.failure(comparison)
+
+
+def test_a_condition_names_five_rows_and_counts_the_rest() -> None:
+    names = [f"m{i}" for i in range(8)]
+    runs = [run_of({m: {"saco": np.full(N, v)} for m in names}) for v in (0.0, 1.0)]
+    line = Condition("x", "better").failure(fs.compare(*runs))
+    assert "m4/saco" in line and "m5/saco" not in line
+    assert line.endswith(" and 3 more.")
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def folders(
+    pair: tuple[Result, Result], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("runs")
+    return pair[0].save(root / "a"), pair[1].save(root / "b")
+
+
+def run(*arguments: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, ["compare", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_prints_what_differs_the_table_and_the_verdict(
+    folders: tuple[Path, Path], found: fs.Comparison
+) -> None:
+    told = run(*folders)
+    assert told.stderr == ""
+    assert "fill: mean → blur" in told.stdout
+    assert "20 images" in told.stdout
+    assert found.headline() in told.stdout
+    row = cells(found)["down", "saco"]
+    assert (
+        f"{row['difference']:+.3f} [{row['ci_low']:+.3f}, {row['ci_high']:+.3f}] †" in told.stdout
+    )
+    assert "nan" not in told.stdout
+
+
+def test_exit_codes(folders: tuple[Path, Path]) -> None:
+    run(*folders, "--fail-if", "saco<-0.9", "--fail-if", "up/saco<0")
+    told = run(
+        *folders, "--fail-if", "worse", "--fail-if", "saco<-9", "--fail-if", "saco>0.2", code=1
+    )
+    lines = told.stderr.splitlines()
+    assert [line.split(":")[:2] for line in lines] == [
+        ["failed", " worse"],
+        ["failed", " saco > 0.2"],
+    ]
+    assert "saco ↑" in told.stdout  # the table is shown all the same
+    run(folders[0], folders[0], "--fail-if", "different")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--fail-if", "wors"], "did you mean 'worse'"),
+        (["--fail-if", "sacco<1"], "did you mean 'saco'"),
+        (["--metrics", "auk"], "did you mean 'auc'"),
+        (["--methods", ","], "No methods given"),
+        (["--metrics", "saco", "--fail-if", "auc<1"], "Unknown metric 'auc'"),
+        (["--allow", "fil"], "did you mean 'fill'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exits_with_2(
+    folders: tuple[Path, Path], arguments: list[str], complaint: str
+) -> None:
+    told = run(*folders, *arguments, code=2)
+    assert told.stdout == ""
+    assert told.stderr.startswith("error: ") and told.stderr.count("\n") == 1
+    assert complaint in told.stderr
+
+
+def test_conditions_are_read_before_the_runs(tmp_path: Path) -> None:
+    told = run(tmp_path / "none", tmp_path / "none", "--fail-if", "wors", code=2)
+    assert "Unknown condition" in told.stderr
+    assert "check the path" in run(tmp_path / "none", tmp_path / "none", code=2).stderr
+
+
+def test_what_may_not_be_compared_exits_with_2(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    other = changed(protocol={"fill": "blur", "k": 5}).save(tmp_path / "c")
+    assert "--allow fill." in run(folders[0], other, code=2).stderr
+    run(folders[0], other, "--allow", "fill, k")
+
+
+def test_json_is_all_of_stdout_and_has_no_nan(
+    pair: tuple[Result, Result], folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    holes = scores_of(SHIFT)
+    holes["still"]["saco"][:] = np.nan
+    broken = run_of(holes, protocol={"fill": "blur"}).save(tmp_path / "b")
+    told = run(folders[0], broken, "--json", "--fail-if", "worse", code=1)
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    data = json.loads(told.stdout, parse_constant=refuse)
+    rows = {(row["method"], row["metric"]): row for row in data["rows"]}
+    assert rows["still", "saco"]["difference"] is None
+    assert data["samples"] == {"shared": N, "only_first": 0, "only_second": 0}
+    assert data["differs"] == ["fill: mean → blur"]
+    assert f"failed: {data['failed'][0]}\n" == told.stderr
+
+
+def test_csv(folders: tuple[Path, Path], found: fs.Comparison, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "table.csv"
+    assert str(file) in run(*folders, "--csv", file).stdout
+    rows = list(csv.DictReader(file.open(encoding="utf-8")))
+    assert [float(row["difference"]) for row in rows] == [row["difference"] for row in found.rows]
+    assert "cannot be written" in run(*folders, "--csv", tmp_path, code=2).stderr
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_table_fits_the_terminal(
+    width: int, found: fs.Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Console(width=width, force_terminal=True, color_system=None, record=True)
+    monkeypatch.setattr(console, "screen", lambda stderr=False: terminal)
+    console.show_comparison(found)
+    text = terminal.export_text()
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    for row in found.rows:
+        assert f"{row['difference']:+.3f}" in text
+
+
+def test_real_runs_of_two_models(tmp_path: Path) -> None:
+    """Two models, one in memory and one from a disk, on images that are normalised differently."""
+    rng = np.random.default_rng(0)
+
+    images = torch.from_numpy(rng.normal(size=(12, 3, 16, 16)))
+    runs = [
+        fs.evaluate(
+            fs.wrap(tiny_vit(seed=seed), name=f"tiny {seed}", mean=(0.5,) * 3, std=(scale,) * 3),
+            images / scale,
+            ["rollout", "gradient"],
+            ["saco", "log_odds"],
+            random_draws=1,
+        )
+        for seed, scale in ((0, 1.0), (1, 0.5))
+    ]
+    comparison = fs.compare(runs[0].save(tmp_path / "a"), runs[1])
+    assert comparison.differs == ("model: tiny 0 → tiny 1",)
+    assert any("pixels may differ" in note for note in comparison.notes)
+    for row in comparison.rows:
+        values = [result.values(row["method"], row["metric"]) for result in runs]
+        assert row["difference"] == pytest.approx((values[1] - values[0]).mean())
+    itself = fs.compare(tmp_path / "a", runs[0])
+    assert itself.differs == ()
+    assert {row["difference"] for row in itself.rows} == {0.0}

@@ -1,0 +1,227 @@
+"""Pictures that a run keeps, and the gallery that shows them."""
+
+import base64
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import faithscope as fs
+from conftest import randn, tiny_vit
+from faithscope.report import write_page
+from faithscope.report.gallery import _halved, disagreement, make_gallery
+from faithscope.results.pictures import photographs, picture_rows, scale_map
+from faithscope.results.result import SCHEMAS
+
+EVIL = "</script><script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def model() -> fs.Model:
+    return fs.wrap(
+        tiny_vit(dtype=torch.float32),
+        mean=(0.5, 0.4, 0.45),
+        std=(0.25, 0.2, 0.3),
+        classes=[EVIL, "b", "c", "d", "e"],
+    )
+
+
+@pytest.fixture(scope="module")
+def images() -> torch.Tensor:
+    return randn(9, 3, 16, 16, seed=1, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def result(model: fs.Model, images: torch.Tensor) -> fs.Result:
+    maps = randn(9, 16, 16, seed=2)
+    maps[0], maps[1, 3, 4] = 1.0, float("nan")
+    labels = torch.tensor([0, 1, 2, 3, 4, 0, 1, 2, 3])
+    return fs.evaluate(
+        model, images, ["rollout", "gradient"], maps={EVIL: maps}, labels=labels, random_draws=2
+    )
+
+
+def kept(result: fs.Result, method: str) -> list[dict]:
+    return [row for row in result.pictures.to_pylist() if row["method"] == method]
+
+
+def test_every_image_is_kept_in_its_own_colours(model, images, result) -> None:
+    rows = kept(result, "")
+    assert [row["sample"] for row in rows] == result.samples["sample"].to_pylist()
+    wanted = photographs(images, model.mean, model.std)
+    for row, photograph in zip(rows, wanted, strict=True):
+        pixels = np.asarray(Image.open(io.BytesIO(row["content"])))
+        assert row["kind"] == "png"
+        np.testing.assert_array_equal(pixels, (255 * photograph).round())
+
+
+def test_maps_are_kept_on_the_scale_of_their_colours(model, images, result) -> None:
+    targets = torch.from_numpy(result.samples["target"].to_numpy().copy()).long()
+    maps = fs.explain(model, images, "rollout", target=targets, units="patches").double()
+    for row, values in zip(kept(result, "rollout"), maps, strict=True):
+        kind, scaled = scale_map(values.numpy())
+        assert row["kind"] == kind == "plain"
+        stored = np.frombuffer(row["content"], np.uint8).reshape(row["height"], row["width"])
+        np.testing.assert_array_equal(stored, (255 * scaled).round())
+    assert [row["kind"] for row in kept(result, EVIL)] == ["constant", "nan"] + ["signed"] * 7
+
+
+def test_one_draw_of_random_attribution_is_kept(result) -> None:
+    assert len(kept(result, "random")) == len(kept(result, "random_patch")) == 9
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_only_the_first_images_are_kept(model, images, count: int) -> None:
+    few = fs.evaluate(model, images, "rollout", "saco", random_draws=0, pictures=count)
+    assert [row["sample"] for row in kept(few, "")] == [str(place) for place in range(count)]
+    assert len(few.scores) == 9
+
+
+def test_keeping_pictures_changes_no_score(model, images, result) -> None:
+    bare = fs.evaluate(model, images, ["rollout", "gradient"], random_draws=2, pictures=0)
+    for method in bare.methods:
+        np.testing.assert_array_equal(bare.values(method, "saco"), result.values(method, "saco"))
+
+
+def test_pictures_are_saved_and_an_older_run_has_none(result, tmp_path: Path) -> None:
+    result.save(tmp_path / "run")
+    assert fs.load_result(tmp_path / "run").pictures.equals(result.pictures)
+    (tmp_path / "run" / "pictures.parquet").unlink()
+    older = fs.load_result(tmp_path / "run")
+    assert older.pictures.num_rows == 0
+    page = older.report(tmp_path / "page.html").read_text("utf-8")
+    assert "This run kept no pictures" in page
+
+
+def test_pictures_must_be_a_number_of_images(model, images) -> None:
+    with pytest.raises(fs.FaithscopeError, match="pictures must be 0 or more"):
+        fs.evaluate(model, images, "rollout", pictures=-1)
+
+
+def test_large_images_and_maps_are_kept_small() -> None:
+    images, maps = torch.rand(2, 3, 300, 150), {"m": torch.rand(2, 7, 7)}
+    rows = picture_rows(["a", "b"], images, maps, mean=None, std=None)
+    image = Image.open(io.BytesIO(rows["content"][0]))
+    assert (rows["kind"][0], image.size) == ("jpeg", (64, 128))
+    assert (rows["height"][1], rows["width"][1], len(rows["content"][1])) == (7, 7, 49)
+
+
+def test_wide_maps_keep_their_shape(model) -> None:
+    def wide(module, images, target):
+        return images.mean(1)
+
+    big = fs.wrap(tiny_vit(img_size=112, patch_size=16, dtype=torch.float32))
+    run = fs.evaluate(big, randn(1, 3, 112, 112, dtype=torch.float32), wide, "saco", random_draws=1)
+    assert (kept(run, "wide")[0]["height"], kept(run, "wide")[0]["width"]) == (56, 56)
+    assert (kept(run, "random_patch")[0]["height"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([[0.0, 0.0]], "constant"),
+        ([[0.0, np.inf]], "nan"),
+        ([[-1.0, 2.0]], "signed"),
+        ([[-3.0, -2.0]], "plain"),
+    ],
+)
+def test_scales(values, kind: str) -> None:
+    found, scaled = scale_map(np.array(values))
+    assert found == kind
+    assert np.abs(scaled).max() <= 1
+
+
+def test_gallery_holds_scores_flags_and_removals_of_the_run(result) -> None:
+    gallery = make_gallery(result)
+    assert gallery is not None
+    data = json.loads(json.dumps(gallery.data, allow_nan=False))
+    assert gallery.shown == gallery.kept == 9
+    assert gallery.has_labels
+    assert {"degenerate", "nan_map"} <= set(gallery.flags)
+    saco = result.metrics.index("saco")
+    for place, entry in enumerate(data["samples"]):
+        row = result.samples.to_pylist()[place]
+        assert [entry[key] for key in ("label", "target", "predicted")] == [
+            row[key] for key in ("label", "target", "predicted")
+        ]
+        for m, method in enumerate(result.methods):
+            value = result.values(method, "saco")[place]
+            found = entry["scores"][m][saco]
+            assert (found is None) if np.isnan(value) else abs(found - value) <= 5e-5
+            if entry["removals"][m] and method == "rollout":
+                drop = torch.tensor(entry["removals"][m]["drop"])
+                assert len(drop) == 10
+                curve = np.array(entry["removals"][m]["curve"])
+                np.testing.assert_allclose(
+                    (curve[0] - curve).mean(), result.values(method, "aopc")[place], atol=2e-4
+                )
+    assert data["samples"][1]["removals"][result.methods.index(EVIL)] is None  # the NaN map
+
+
+def test_data_cannot_leave_its_element(result, tmp_path: Path) -> None:
+    page = write_page(result, tmp_path / "page.html").read_text("utf-8")
+    blocks = re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert len(blocks) == 1
+    assert EVIL in json.loads(blocks[0])["methods"]
+    assert not set(blocks[0]) & set("<>&")
+
+
+def test_a_page_that_would_be_too_large_shrinks_maps_then_leaves_images_out(result) -> None:
+    big = [np.arange(56 * 56, dtype=np.uint8).reshape(56, 56)] * 9
+    rows = [
+        {**row, "height": 56, "width": 56, "content": big[0].tobytes()} if row["method"] else row
+        for row in result.pictures.to_pylist()
+    ]
+    table = result.pictures.from_pylist(rows, SCHEMAS["pictures"])
+    large = replace(result, pictures=table)
+    whole = make_gallery(large)
+    assert whole is not None
+    assert whole.data["samples"][0]["maps"][0][1:3] == [56, 56]
+    small = make_gallery(large, most_bytes=9 * len(result.methods) * 28 * 28 * 2)
+    assert small is not None
+    assert small.shown == 9
+    assert small.data["samples"][0]["maps"][0][1:3] == [28, 28]
+    some = make_gallery(large, most_bytes=4 * len(result.methods) * 28 * 28)
+    assert some is not None
+    assert 0 < some.shown < 9 == some.kept
+
+
+def test_halving_averages_neighbours() -> None:
+    values = np.zeros((40, 30), np.uint8)
+    values[:2, :2] = [[4, 8], [12, 16]]
+    assert _halved(values).shape == (20, 15)
+    assert _halved(values)[0, 0] == 10
+    assert _halved(values[:8, :8]) is not None
+
+
+def test_disagreement_compares_maps_on_the_coarsest_grid() -> None:
+    coarse = np.array([[0, 50], [100, 200]], np.uint8)
+    fine = coarse.repeat(8, 0).repeat(8, 1)
+    assert disagreement([("plain", coarse), ("signed", fine)]) == pytest.approx(0)
+    assert disagreement([("plain", coarse), ("plain", 255 - fine)]) == pytest.approx(2)
+    assert np.isnan(disagreement([("plain", coarse), ("constant", fine)]))
+
+
+def test_several_runs_share_one_page(result, model, images, tmp_path: Path) -> None:
+    other = fs.evaluate(model, images, ["rollout", "gradient"], random_draws=2, fill="black")
+    page = write_page({"a": result, "b <i>": other}, tmp_path / "page.html").read_text("utf-8")
+    assert "2 runs: fill mean, black" in page
+    assert page.count('<article class="run"') == 2
+    assert "b &lt;i&gt;" in page
+    with pytest.raises(fs.FaithscopeError, match="no finished run"):
+        write_page({}, tmp_path / "page.html")
+
+
+def test_colours_of_the_page_are_those_of_the_figures() -> None:
+    from faithscope.report.gallery import colour_table
+    from faithscope.report.style import colours
+
+    table = np.frombuffer(base64.b64decode(colour_table("signed")), np.uint8).reshape(256, 3)
+    np.testing.assert_array_equal(table[255], (255 * colours(np.ones(1), "signed")[0]).round())
+    np.testing.assert_array_equal(table[128], (255 * colours(np.zeros(1), "signed")[0]).round())

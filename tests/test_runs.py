@@ -1,0 +1,129 @@
+"""Folders of finished runs: what is loaded, in which order, and what their settings move."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import faithscope as fs
+from conftest import randn
+from faithscope.results import ks_of, sensitivity_rows
+from families import refused
+
+MAPS = {"one": randn(6, 16, 16, seed=1), "two": randn(6, 16, 16, seed=2)}
+
+
+def run(model: fs.Model, *, metrics=("saco", "aopc"), seed_of_images: int = 3, **options):
+    images = randn(6, 3, 16, 16, seed=seed_of_images)
+    return fs.evaluate(model, images, (), metrics, maps=MAPS, random_draws=0, **options)
+
+
+@pytest.fixture(scope="module")
+def mean(vit: fs.Model) -> fs.Result:
+    return run(vit)
+
+
+@pytest.fixture(scope="module")
+def blur(vit: fs.Model) -> fs.Result:
+    return run(vit, fill="blur")
+
+
+def kinds(rows) -> list[tuple[str, ...]]:
+    return [tuple(row[key] for key in ("axis", "first", "second", "metric")) for row in rows]
+
+
+def test_a_run_is_loaded_by_the_name_of_its_folder(mean, tmp_path, monkeypatch):
+    mean.save(tmp_path / "first")
+    runs = fs.load_results(tmp_path / "first")
+    assert list(runs.results) == ["first"] and runs.unfinished == ()
+    assert runs.results["first"].scores.equals(mean.scores)
+    monkeypatch.chdir(tmp_path / "first")
+    assert list(fs.load_results(".").results) == ["first"]
+
+
+def test_a_study_s_runs_come_in_the_order_they_were_made(mean, tmp_path):
+    moments = {"b": "2030-01-01T00:00:02", "c": "2030-01-01T00:00:01", "a": "2030-01-01T00:00:02"}
+    for name, created in moments.items():
+        replace(mean, manifest={**mean.manifest, "created": created}).save(tmp_path / name)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "plan.json").write_text("{}")
+    (tmp_path / "a" / "plan.json").write_text("{}")
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "report.html").write_text("")
+    runs = fs.load_results(tmp_path)
+    assert list(runs.results) == ["c", "b", "a"]  # b was written before a
+    assert runs.unfinished == ("begun",)
+
+
+def test_a_folder_without_a_finished_run_is_refused(tmp_path: Path):
+    with refused("cannot be read", "check the path"):
+        fs.load_results(tmp_path / "none")
+    with refused("holds no finished run", "faithscope run"):
+        fs.load_results(tmp_path)
+    (tmp_path / "cell").mkdir()
+    (tmp_path / "cell" / "plan.json").write_text("{}")
+    with refused("only unfinished ones (cell)"):
+        fs.load_results(tmp_path)
+    with refused("is not finished", "once more"):
+        fs.load_results(tmp_path / "cell")
+
+
+def test_a_damaged_run_of_a_study_is_named(mean, tmp_path):
+    mean.save(tmp_path / "good")
+    shutil.copytree(tmp_path / "good", tmp_path / "bad")
+    (tmp_path / "bad" / "scores.parquet").write_text("")
+    with refused("bad", "is not a faithscope run"):
+        fs.load_results(tmp_path)
+
+
+def test_one_choice_is_compared_and_the_first_run_comes_first(mean, blur):
+    rows = sensitivity_rows({"x": blur, "y": mean})
+    assert kinds(rows) == [("fill", "blur", "mean", "saco"), ("fill", "blur", "mean", "aopc")]
+    assert {row["where"] for row in rows} == {""}
+    change = np.mean([mean.values(m, "aopc") - blur.values(m, "aopc") for m in MAPS])
+    assert rows[1]["signed"] == pytest.approx(change)
+
+
+def test_runs_that_differ_in_two_choices_or_in_their_images_stay_apart(vit, mean, blur):
+    assert not sensitivity_rows({"a": mean, "b": run(vit, fill="blur", ties="descending")})
+    assert not sensitivity_rows({"a": mean, "b": run(vit, fill="blur", seed_of_images=4)})
+    assert not sensitivity_rows({"a": mean, "b": mean})
+
+
+def test_methods_are_matched_by_name(mean, blur, vit):
+    turned = dict(reversed(MAPS.items()))
+    images = randn(6, 3, 16, 16, seed=3)
+    metrics = ["saco", "aopc"]
+    other = fs.evaluate(vit, images, (), metrics, maps=turned, random_draws=0, fill="blur")
+    assert other.methods == ["two", "one"]
+    assert sensitivity_rows({"a": mean, "b": other}) == sensitivity_rows({"a": mean, "b": blur})
+
+
+def test_a_k_is_compared_within_a_run_and_across_runs(vit, mean):
+    within = run(vit, metrics=["saco(k=4)", "saco(k=8)", "saco", "saco(k=4, weight=ratio)"])
+    assert ks_of(within) == {
+        "saco": {"4": "saco(k=4)", "8": "saco(k=8)", "10": "saco"},
+        "saco(weight=ratio)": {"4": "saco(k=4, weight=ratio)"},
+    }
+    rows = sensitivity_rows({"run": within})
+    assert kinds(rows) == [("k", "4", "8", "saco"), ("k", "4", "10", "saco")]
+    change = [within.values(m, "saco(k=8)") - within.values(m, "saco(k=4)") for m in MAPS]
+    assert rows[0]["signed"] == pytest.approx(np.mean(change))
+    across = sensitivity_rows({"a": mean, "b": run(vit, k=4)})
+    assert kinds(across) == [("k", "10", "4", "saco")]  # aopc has no K
+
+
+def test_models_of_the_same_name_are_told_apart(mean, blur):
+    def renamed(result: fs.Result, **changes: str) -> fs.Result:
+        model = {**result.manifest["model"], **changes}
+        return replace(result, manifest={**result.manifest, "model": model})
+
+    other = {"fingerprint": "f" * 32}
+    runs = {"a": mean, "b": blur, "c": renamed(mean, **other), "d": renamed(blur, **other)}
+    places = {row["where"] for row in sensitivity_rows(runs)}
+    assert places == {f"tiny ({mean.manifest['model']['fingerprint'][:8]})", "tiny (ffffffff)"}
+    named = {**other, "name": "big"}
+    runs |= {"c": renamed(mean, **named), "d": renamed(blur, **named)}
+    assert {row["where"] for row in sensitivity_rows(runs)} == {"tiny", "big"}
