@@ -22,6 +22,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.perturb import FILLS
 from faithscope.report.gallery import MOST_BYTES, colour_table, make_gallery
 from faithscope.report.plots import Plot, plots_of, sensitivity
+from faithscope.report.style import number
 from faithscope.results import Result
 from faithscope.results.sensitivity import sensitivity_rows
 
@@ -285,10 +286,10 @@ def _cell(row: Mapping[str, Any]) -> dict[str, Any]:
     known = row["n"] > 0
     return {
         "value": row["mean"] if known else "",
-        "mean": _number(row["mean"]) if known else "—",
+        "mean": number(row["mean"]) if known else "—",
         "interval": ""
         if math.isnan(row["ci_low"])
-        else f"[{_number(row['ci_low'])}, {_number(row['ci_high'])}]",
+        else f"[{number(row['ci_low'])}, {number(row['ci_high'])}]",
         "verdict": row["verdict"],
         "mark": mark,
         "said": said,
@@ -341,10 +342,6 @@ def _cost(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         said = ", ".join(f"{part} {value}" for part, value in manifest[name].items())
         rows.append((name, said, ""))
     return rows
-
-
-def _number(value: float) -> str:
-    return f"{value:z.3f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

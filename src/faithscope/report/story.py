@@ -47,6 +47,7 @@ from faithscope.report.style import (
     MUTED,
     WORSE,
     house_style,
+    number,
     shorten,
     wrap_label,
 )
@@ -295,9 +296,9 @@ class _Page:
     def draw_columns(self, protocol: Mapping[str, Any]) -> None:
         """What each column shows."""
         words = _column_words(protocol)
-        for number, (name, (left, wide)) in enumerate(COLUMNS.items()):
+        for place, (name, (left, wide)) in enumerate(COLUMNS.items()):
             title, said = words[name]
-            room = wide + (0.35 if number < len(COLUMNS) - 1 else 0.1)
+            room = wide + (0.35 if place < len(COLUMNS) - 1 else 0.1)
             left -= 0 if name == "map" else 0.35
             self.text(left, self.head, title, weight="bold", size=9)
             self.text(
@@ -475,15 +476,6 @@ def _limits(parts: Sequence[Array]) -> Limits:
     low, high = float(values.min()), float(values.max())
     spread = max(high - low, 1e-6)
     return low - (0.06 * spread if low < 0 else 0), high + 0.06 * spread
-
-
-def number(value: float) -> str:
-    """A score as people write it.
-
-    >>> number(-0.314)
-    '−0.314'
-    """
-    return f"{value:.3f}".replace("-", "−")
 
 
 def text_width(text: str, *, size: float, weight: str = "normal") -> float:

@@ -92,6 +92,15 @@ def wrap_label(text: str, width: int, *, lines: int = 3) -> str:
     return "\n".join(line.replace(f"{_BREAK} ", "").replace(_BREAK, "") for line in broken)
 
 
+def number(value: float) -> str:
+    """A score as people write it.
+
+    >>> number(-0.314), number(-0.0)
+    ('−0.314', '0.000')
+    """
+    return f"{value:z.3f}".replace("-", "−")
+
+
 def shorten(text: str, width: int) -> str:
     """Keep a label to one line; a long one loses its middle, as its end may tell it apart.
 

@@ -187,7 +187,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A table in LaTeX; it needs the package booktabs."""
+    """A table in LaTeX; it needs the packages booktabs and graphicx."""
     columns = "l" * table.names + "r" * (len(table.heads) - table.names)
     rows = [[escape_latex(cell) for cell in row] for row in table.rows]
     heads = [escape_latex(head) for head in table.heads]
@@ -260,18 +260,19 @@ def _latex_table(
         parted = place and row[0] and not rows[place - 1][0]
         body += [r"\addlinespace[2pt]"] * bool(parted) + [" & ".join(row) + r" \\"]
     lines = [
-        r"% needs \usepackage{booktabs}",
+        r"% needs \usepackage{booktabs,graphicx}",
         r"\begin{table}",
         r"\centering\small",
         rf"\caption{{{caption}.}}",
         rf"\label{{tab:{name}}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
         " & ".join(heads) + r" \\",
         r"\midrule",
         *body,
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabular}}",
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
