@@ -154,14 +154,28 @@ def test_gallery_holds_scores_flags_and_removals_of_the_run(result) -> None:
             value = result.values(method, "saco")[place]
             found = entry["scores"][m][saco]
             assert (found is None) if np.isnan(value) else abs(found - value) <= 5e-5
-            if entry["removals"][m] and method == "rollout":
-                drop = torch.tensor(entry["removals"][m]["drop"])
-                assert len(drop) == 10
-                curve = np.array(entry["removals"][m]["curve"])
+            if method == "rollout":
+                assert len(entry["groups"][0][m]["drop"]) == 10
+                curve = np.array(entry["curves"][m])
                 np.testing.assert_allclose(
                     (curve[0] - curve).mean(), result.values(method, "aopc")[place], atol=2e-4
                 )
-    assert data["samples"][1]["removals"][result.methods.index(EVIL)] is None  # the NaN map
+    assert data["samples"][1]["groups"][0][result.methods.index(EVIL)] is None  # the NaN map
+    matched = dict(zip(data["methods"], data["matched"], strict=True))
+    assert result.methods[matched["rollout"]] == "random_patch"
+    assert result.methods[matched["gradient"]] == "random"
+    assert matched["random"] == -1
+    draws = dict(zip(data["methods"], data["draws"], strict=True))
+    assert (draws["rollout"], draws["random"]) == (1, 2)
+
+
+def test_every_saco_has_its_own_groups(model, images) -> None:
+    run = fs.evaluate(model, images[:2], "rollout", ["saco(k=4)", "saco(k=8)"], random_draws=0)
+    gallery = make_gallery(run)
+    assert gallery is not None
+    sizes = [len(groups[0]["drop"]) for groups in gallery.data["samples"][0]["groups"]]
+    assert sizes == [4, 8]
+    assert gallery.data["sacos"] == [0, 1]
 
 
 def test_data_cannot_leave_its_element(result, tmp_path: Path) -> None:
@@ -186,6 +200,8 @@ def test_a_page_that_would_be_too_large_shrinks_maps_then_leaves_images_out(resu
     small = make_gallery(large, most_bytes=9 * len(result.methods) * 28 * 28 * 2)
     assert small is not None
     assert small.shown == 9
+    assert small.is_halved
+    assert not whole.is_halved
     assert small.data["samples"][0]["maps"][0][1:3] == [28, 28]
     some = make_gallery(large, most_bytes=4 * len(result.methods) * 28 * 28)
     assert some is not None

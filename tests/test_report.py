@@ -129,7 +129,7 @@ def test_only_the_script_of_the_page_may_run(page: Page) -> None:
 
 
 def test_table_holds_every_number_and_mark_of_the_summary(page: Page, result: fs.Result) -> None:
-    marks = {"better": "▲ better", "worse": "▼ worse", "same": "≈ random"}
+    marks = {"better": "▲ better", "worse": "▼ worse", "same": "○ not told apart"}
     rows = {row[0].split("by p")[0]: row[1:] for row in page.table[1:]}
     assert list(rows) == result.methods
     assert [head.split()[0] for head in page.table[0][1:]] == result.metrics

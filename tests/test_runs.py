@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import faithscope as fs
-from conftest import randn
+from conftest import randn, tiny_vit
 from faithscope.results import ks_of, sensitivity_rows
 from families import refused
 
@@ -127,3 +127,13 @@ def test_models_of_the_same_name_are_told_apart(mean, blur):
     named = {**other, "name": "big"}
     runs |= {"c": renamed(mean, **named), "d": renamed(blur, **named)}
     assert {row["where"] for row in sensitivity_rows(runs)} == {"tiny", "big"}
+
+
+def test_both_tables_agree_on_how_far_metrics_agree() -> None:
+    """AOPC and comprehensiveness point different ways; better is better in either table."""
+    run = fs.evaluate(
+        tiny_vit(), randn(12, 3, 16, 16), ["rollout", "gradient"], ["aopc", "comprehensiveness"]
+    )
+    (pair,) = run.correlations().to_pylist()
+    moved = [row for row in sensitivity_rows({"run": run}) if row["axis"] == "removal order"]
+    assert moved[0]["agreement"] == pytest.approx(pair["correlation"])

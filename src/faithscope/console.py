@@ -308,12 +308,14 @@ def show_skipped(result: Result) -> None:
 
 
 def _heading(result: Result) -> list[str]:
+    from faithscope.results.sensitivity import reads_k
+
     model, data, protocol = (result.manifest[key] for key in ("model", "data", "protocol"))
     count, accuracy = data["images"], data["accuracy"]
     images = "1 image" if count == 1 else f"{count:,} images"
     right = "" if accuracy is None else f" (accuracy {accuracy:.1%})"
     choices = (
-        f"K = {protocol['k']}",
+        *([f"K = {protocol['k']}"] if any(map(reads_k, result.metrics)) else []),
         f"fill {protocol['fill']}",
         protocol["units"],
         protocol["upsample"],

@@ -104,7 +104,7 @@ def write_csv(comparison: Comparison, path: Path) -> None:
     """Write the table, a number that is not known as an empty field."""
     import csv
 
-    columns = comparison.table().column_names
+    columns = comparison.summary().column_names
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")

@@ -29,7 +29,7 @@ def report(
     ] = None,
     tables: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Also write every table, as Markdown, LaTeX and CSV."),
+        typer.Option(metavar="DIR", help="Also write the tables, as Markdown, LaTeX and CSV."),
     ] = None,
 ) -> None:
     """Write one page that holds everything about a run: open it in a browser, send it around."""

@@ -351,12 +351,12 @@ def _text_height(texts: Sequence[str]) -> float:
     return _TEXT_LINE * max((text.count("\n") + 1 for text in texts if text), default=0)
 
 
-def save_figure(figure: Figure, file: Path) -> None:
+def save_figure(figure: Figure, file: Path, *, crop: bool = False) -> None:
     """Write a figure in the format of the suffix, no larger than matplotlib can draw."""
     dpi = min(DPI, MOST_PIXELS / max(figure.get_size_inches()))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, dpi=dpi)
+        figure.savefig(file, dpi=dpi, bbox_inches="tight" if crop else None)
     except OSError as error:
         raise FaithscopeError(
             f"The figure cannot be written to '{file}' ({error.strerror}): give another path."

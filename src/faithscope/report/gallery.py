@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from faithscope.report.style import colours
 from faithscope.results import Result
-from faithscope.results.removal import Removal, find_metric, removal_groups
+from faithscope.results.removal import Removal, removal_groups
 from faithscope.results.stats import spearman
 
 Array = NDArray[np.float64]
@@ -59,17 +60,23 @@ class Gallery:
     has_labels: bool
     shown: int
     kept: int
+    is_halved: bool
 
 
 def make_gallery(result: Result, *, most_bytes: int = MOST_BYTES) -> Gallery | None:
     """Gather what the gallery shows; None for a run that kept no pictures."""
-    pictures = _fitting(_pictures(result), most_bytes)
+    whole = _pictures(result)
+    pictures = _fitting(whole, most_bytes)
     if not pictures:
         return None
     cards = result.manifest["methods"]
     samples = result.samples.to_pylist()
     flags = _flags(result)
-    removals = {method: r.averaged() for method, r in removal_groups(result).items()}
+    sacos = [label for label in result.metrics if label.partition("(")[0] == "saco"]
+    removals = [
+        {method: removal.averaged() for method, removal in removal_groups(result, label).items()}
+        for label in sacos
+    ]
     entries = [
         _entry(result, place, sample, pictures[sample["sample"]], flags, removals)
         for place, sample in enumerate(samples)
@@ -77,28 +84,31 @@ def make_gallery(result: Result, *, most_bytes: int = MOST_BYTES) -> Gallery | N
     ]
     shown = [sample for sample in samples if sample["sample"] in pictures]
     known = {flag for entry in entries for flags in entry["flags"].values() for flag in flags}
-    compared, cumulative = find_metric(result, "saco"), find_metric(result, "aopc")
+    draws = Counter(result.scores["method"].to_pylist())
+    per_draw = len(result.metrics) * len(samples)
+    classes = _classes(result, shown)
     data = {
         "methods": result.methods,
         "random": [cards[method]["random"] for method in result.methods],
+        "matched": [_place(result.methods, cards[m]["matched_random"]) for m in result.methods],
+        "draws": [draws[method] // per_draw for method in result.methods],
         "metrics": [
             {"name": name, "up": result.manifest["metrics"][name]["higher_is_better"]}
             for name in result.metrics
         ],
-        "saco": result.metrics.index(compared.label) if compared else -1,
-        "aopc": result.metrics.index(cumulative.label) if cumulative else -1,
-        "units": result.manifest["protocol"]["units"],
-        "classes": _classes(result, shown),
+        "sacos": [result.metrics.index(label) for label in sacos],
+        "classes": classes,
         "samples": entries,
     }
     targets = sorted({sample["target"] for sample in shown})
     return Gallery(
         data=data,
-        classes={target: data["classes"][str(target)] for target in targets},
+        classes={target: classes[str(target)] for target in targets},
         flags=sorted(known),
         has_labels=any(sample["label"] >= 0 for sample in shown),
         shown=len(entries),
-        kept=len(_kept(result)),
+        kept=len(whole),
+        is_halved=any(pictures[sample] is not whole[sample] for sample in pictures),
     )
 
 
@@ -106,13 +116,6 @@ def colour_table(kind: str) -> str:
     """256 colours of a scale, three bytes each, as the figures use them; in base64."""
     ramp = (np.arange(256) - 128) / 127 if kind == "signed" else np.arange(256) / 255
     return _text((255 * colours(ramp.clip(-1, 1), kind)).round().astype(np.uint8).tobytes())
-
-
-def _kept(result: Result) -> list[str]:
-    names = zip(
-        result.pictures["sample"].to_pylist(), result.pictures["method"].to_pylist(), strict=True
-    )
-    return [sample for sample, method in names if method == ""]
 
 
 def _pictures(result: Result) -> dict[str, Picture]:
@@ -154,7 +157,7 @@ def _entry(
     sample: Mapping[str, Any],
     picture: Picture,
     flags: Mapping[str, Mapping[str, list[str]]],
-    removals: Mapping[str, Removal],
+    removals: Sequence[Mapping[str, Removal]],
 ) -> dict[str, Any]:
     own = [method for method in result.methods if not result.manifest["methods"][method]["random"]]
     return {
@@ -168,7 +171,11 @@ def _entry(
         "scores": [[_rounded(v) for v in row] for row in result.cube[:, :, place]],
         "flags": flags.get(sample["sample"], {}),
         "disagreement": _rounded(disagreement([picture.maps[m] for m in own if m in picture.maps])),
-        "removals": [_removal(removals.get(method), place) for method in result.methods],
+        "groups": [
+            [_groups(by_method.get(method), place) for method in result.methods]
+            for by_method in removals
+        ],
+        "curves": [_curve(removals, method, place) for method in result.methods],
     }
 
 
@@ -179,16 +186,28 @@ def _map(found: tuple[str, Bytes] | None) -> list[Any] | None:
     return [kind, *values.shape, _text(values.tobytes())]
 
 
-def _removal(removal: Removal | None, place: int) -> dict[str, Any] | None:
-    """Salience and drop of every group, and the curve, of one map."""
+def _place(names: Sequence[str], name: str | None) -> int:
+    return -1 if name is None else names.index(name)
+
+
+def _groups(removal: Removal | None, place: int) -> dict[str, Any] | None:
+    """Salience and drop of every group of one map."""
     if removal is None or not (k := int(removal.k[0, place])):
         return None
-    curve = removal.curve[0, place]
     return {
         "salience": [_rounded(value) for value in _shares(removal.salience[0, place, :k])],
         "drop": [_rounded(value) for value in removal.drop[0, place, :k]],
-        "curve": None if np.isnan(curve).any() else [_rounded(value) for value in curve],
     }
+
+
+def _curve(
+    removals: Sequence[Mapping[str, Removal]], method: str, place: int
+) -> list[float | None] | None:
+    """Confidence while one group after the other goes, which no SaCo's K changes."""
+    if not removals or method not in removals[0]:
+        return None
+    curve = removals[0][method].curve[0, place]
+    return None if np.isnan(curve).any() else [_rounded(value) for value in curve]
 
 
 def _shares(salience: Array) -> Array:

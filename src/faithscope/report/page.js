@@ -274,23 +274,18 @@ const makeGallery = (root) => {
       element("p", { textContent: sample.target === sample.predicted ? said
         : `${said} Explained is ${className(sample.target)}.` })));
     const shown = methodsShown();
-    const drops = shown.flatMap((m) => sample.removals[m]?.drop ?? []);
+    const groups = sample.groups[Math.max(0, data.sacos.indexOf(Number(field("metric").value)))] ?? [];
+    const drops = shown.flatMap((m) => groups[m]?.drop ?? []);
     const scale = [Math.min(0, ...drops), Math.max(0, ...drops)];
     dialog.querySelector(".rows").replaceChildren(
-      ...shown.map((m) => storyRow(sample, m, image, scale)));
+      ...shown.map((m) => storyRow(sample, m, image, groups[m], scale)));
     dialog.querySelector(".previous").disabled = at === 0;
     dialog.querySelector(".next").disabled = at === chosen.length - 1;
     if (document.activeElement.disabled) dialog.querySelector("button:enabled").focus(); // for the keys
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = 0;
   };
-  // The curve of random attribution, the coarser one where there are two.
-  const randomCurve = (sample) => {
-    const random = data.methods.map((_, m) => m).filter((m) => data.random[m]);
-    return sample.removals[random.at(-1)]?.curve ?? null;
-  };
-
-  const storyRow = (sample, m, image, scale) => {
+  const storyRow = (sample, m, image, groups, scale) => {
     const canvas = element("canvas", { role: "img" });
     canvas.setAttribute("aria-label", `${data.methods[m]}'s map`);
     if (sample.maps[m]) paint(canvas, image, sample.maps[m]);
@@ -302,14 +297,19 @@ const makeGallery = (root) => {
     const name = element("h4", { textContent: data.methods[m] });
     if (flags.length) name.append(element("span", { className: "badge", textContent: flags.join(", ") }));
     const row = element("section", { className: "method" }, name, canvas);
-    const removal = sample.removals[m];
-    if (removal) {
-      row.append(
-        bars("salience of each group", removal.salience, { write: (value) => number(value, 2) }),
-        bars("drop when it alone is removed", removal.drop,
-          { marked: outOfOrder(removal.drop), scale, write: percent }));
-      if (removal.curve) row.append(curve(removal.curve, randomCurve(sample)));
+    if (data.random[m] && data.draws[m] > 1) {
+      name.append(element("span", { className: "aside",
+        textContent: `mean of ${data.draws[m]} draws; the map is the first` }));
     }
+    if (groups) {
+      const marked = data.random[m] ? [] : outOfOrder(groups.drop);
+      row.append(
+        bars(`salience of ${groups.salience.length} groups`, groups.salience,
+          { write: (value) => number(value, 2) }),
+        bars("drop when it alone is removed", groups.drop, { marked, scale, write: percent }));
+    }
+    if (sample.curves[m]) row.append(curve(sample.curves[m], sample.curves[data.matched[m]]));
+    row.classList.toggle("random", data.random[m]);
     row.append(scores);
     return row;
   };
@@ -325,6 +325,7 @@ const makeGallery = (root) => {
     if (event.key === "ArrowRight" && position < chosen.length - 1) story(position + 1);
   });
   dialog.addEventListener("close", () => {
+    while (drawnItems <= position) drawMore();
     list.children[position]?.querySelector("button").focus();
   });
   update();

@@ -52,6 +52,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "sum": "A SaCo group weighs the sum of its units' salience, as in the paper.",
         "mean": "A SaCo group weighs the mean of its units' salience.",
     },
+    "random_draws": {"": "Random attribution is drawn so often, and averaged per image."},
     "seed": {"": "Everything random is drawn from this seed."},
     "precision": {"": "Number format in which the perturbed images were run."},
 }
@@ -60,7 +61,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
 VERDICTS: Mapping[str, tuple[str, str]] = {
     "better": ("▲ better", "better than {matched}"),
     "worse": ("▼ worse", "worse than {matched}"),
-    "same": ("≈ random", "cannot be told from {matched}"),
+    "same": ("○ not told apart", "cannot be told from {matched}"),
 }
 
 

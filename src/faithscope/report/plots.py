@@ -93,7 +93,7 @@ class Plot:
         """Write the figure in the format of the suffix: .pdf, .png or .svg."""
         file = Path(path)
         with house_style():
-            save_figure(self.figure, file)
+            save_figure(self.figure, file, crop=True)
         return file
 
 
@@ -622,7 +622,8 @@ def sensitivity(rows: Sequence[Mapping[str, Any]]) -> Plot | None:
         "From the first value of a choice to the other: the mean change of a score with its 95 % "
         "interval (each metric on its own scale, the numbers say how much; orange if the interval "
         "does not cover 0), the share of pairs of methods whose order of means flips, and the rank "
-        f"correlation over methods, image by image (1: every image keeps its order).{dots}",
+        "correlation over methods, image by image (1: every image keeps its order). Random "
+        f"attribution is among the methods.{dots}",
     )
 
 
@@ -662,6 +663,7 @@ def _prepare_lines(axes: Axes, heading: str) -> None:
         axes.spines["bottom"].set_visible(False)
     elif heading == SENSITIVITIES[1]:
         axes.set_xlim(0, 1.6)
+        axes.spines["bottom"].set_bounds(0, 1)
         axes.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"])
     else:
         axes.set_xlim(-1.05, 1.05)
@@ -708,7 +710,7 @@ def _draw_flips(axes: Axes, y: float, cells: Cells) -> None:
 
 def _draw_agreements(axes: Axes, y: float, cells: Cells) -> None:
     if all(np.isnan(row["agreement"]) for row in cells):
-        axes.text(-1, y, "—", va="center", size=7.5, color=MUTED)
+        axes.text(0, y, "—", va="center", ha="center", size=7.5, color=MUTED)
         return
     for height, row in zip(_spread(y, cells), cells, strict=True):
         ends = np.array([row["agreement_low"], row["agreement_high"]])

@@ -19,10 +19,12 @@ from faithscope.errors import FaithscopeError, choose
 from faithscope.report.plots import Plot, plots_of, sensitivity
 from faithscope.results import Result, sensitivity_rows
 from faithscope.results.result import SIGNIFICANT, escape_markdown, markdown_table
+from faithscope.results.sensitivity import reads_k
 
 Row = Mapping[str, Any]
 
 FORMATS = ("pdf", "png", "svg")
+RULE = r"\midrule"
 LONGEST_NAME = 120
 """Longest beginning of a file's name, in characters."""
 
@@ -95,7 +97,7 @@ def _stems(results: Mapping[str, Result]) -> dict[str, Result]:
     stems: dict[str, Result] = {}
     taken: set[str] = set()
     for label, result in results.items():
-        stem = safe = re.sub(r"[^\w.=-]+", "-", label).strip("-.")[:LONGEST_NAME] or "run"
+        stem = safe = re.sub(r"[^\w.-]+", "-", label).strip("-.")[:LONGEST_NAME] or "run"
         number = 2
         while stem.lower() in taken:  # some file systems do not tell A from a
             stem, number = f"{safe}-{number}", number + 1
@@ -152,7 +154,8 @@ def sensitivity_table(rows: Sequence[Row]) -> Table:
         "sensitivity",
         "What the protocol's choices move: mean change of a score from the first value to the "
         "other [95 % interval], its mean size, the share of pairs of methods whose order of means "
-        "flips, and the rank correlation over methods, image by image",
+        "flips, and the rank correlation over methods, image by image; random attribution is among "
+        "the methods",
         heads,
         tuple(
             (
@@ -201,13 +204,18 @@ def scores_latex(result: Result, *, name: str = "scores") -> str:
     arrows = {"↑": r"$\uparrow$", "↓": r"$\downarrow$"}
     heads = ["method"]
     heads += [f"{escape_latex(m)} {arrows[result.arrow(m)]}" for m in result.metrics]
-    rows = []
+    rows: list[list[str]] = []
+    cards = result.manifest["methods"]
+    first_random = next((method for method in result.methods if cards[method]["random"]), None)
     for method in result.methods:
         row = [cells[method, metric] for metric in result.metrics]
-        rows.append([escape_latex(method), *(_latex_mean(c, best[c["metric"]]) for c in row)])
+        if rows and method == first_random:
+            rows.append([RULE])
+        shown = {} if cards[method]["random"] else best
+        rows.append([escape_latex(method), *(_latex_mean(c, shown.get(c["metric"])) for c in row)])
         if not all(math.isnan(cell["ci_low"]) for cell in row):
             rows.append(["", *map(_latex_interval, row)])
-    caption = f"{escape_latex(_scores_caption(result))}; in bold the best of each column"
+    caption = f"{escape_latex(_scores_caption(result))}; in bold the best method of each column"
     return _latex_table(name, caption, "l" + "r" * len(result.metrics), heads, rows)
 
 
@@ -219,7 +227,7 @@ def _scores_caption(result: Result, escape: Callable[[str], str] = str) -> str:
     said = (
         f"Faithfulness of explanations of {model} on {images:,} image{'s' * (images != 1)} of "
         f"{data} ({protocol['units']}, fill {protocol['fill']}, upsampling "
-        f"{protocol['upsample']}, K = {protocol['k']}, seed {protocol['seed']}): mean"
+        f"{protocol['upsample']}{_ks(result)}, seed {protocol['seed']}): mean"
     )
     if images > 1:
         said += " [95 % interval]"
@@ -227,16 +235,23 @@ def _scores_caption(result: Result, escape: Callable[[str], str] = str) -> str:
     return f"{said}; {MARKS}" if result.verdicts() else said
 
 
+def _ks(result: Result) -> str:
+    """The K of a SaCo that does not name it."""
+    named = any(map(reads_k, result.metrics))
+    return f", K = {result.manifest['protocol']['k']}" if named else ""
+
+
 def _best(result: Result, metric: str, cells: Mapping[tuple[str, str], Row]) -> str:
-    """The best mean of a column, as it is written; several may share it."""
-    means = [cells[method, metric]["mean"] for method in result.methods]
+    """The best mean of the explanation methods, as it is written; several may share it."""
+    own = [m for m in result.methods if not result.manifest["methods"][m]["random"]]
+    means = [cells[method, metric]["mean"] for method in own]
     known = [mean for mean in means if not math.isnan(mean)]
     if not known:
         return ""
     return f"{max(known) if result.arrow(metric) == '↑' else min(known):.3f}"
 
 
-def _latex_mean(cell: Row, best: str) -> str:
+def _latex_mean(cell: Row, best: str | None) -> str:
     if not cell["n"]:
         return "---"
     number = f"{cell['mean']:.3f}"
@@ -257,6 +272,9 @@ def _latex_table(
     """Cells, already LaTeX, in a table; a row without a name belongs to the one above."""
     body = []
     for place, row in enumerate(rows):
+        if row == [RULE]:
+            body.append(RULE)
+            continue
         parted = place and row[0] and not rows[place - 1][0]
         body += [r"\addlinespace[2pt]"] * bool(parted) + [" & ".join(row) + r" \\"]
     lines = [

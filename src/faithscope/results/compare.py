@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from faithscope.errors import FaithscopeError, choose, unknown
 from faithscope.results.result import Result, images_needed, judge, named
 from faithscope.results.runs import load_results
+from faithscope.results.sensitivity import reads_k
 from faithscope.results.stats import bootstrap_interval, effect_size, holm, paired_p_values
 
 Row = dict[str, Any]
@@ -65,7 +66,7 @@ class Comparison:
             f"{len(self.samples)} shared images: {'; '.join(self.differs) or 'nothing differs'})"
         )
 
-    def table(self) -> pa.Table:
+    def summary(self) -> pa.Table:
         """Method × metric: both means, their difference with its interval, the test, the verdict.
 
         `first` and `second` are means over the samples that have both scores, `difference` is
@@ -115,12 +116,12 @@ class Comparison:
         if not rows:
             return f"Only random attribution is in both runs ({images})."
         if all(map(_unchanged, rows)):
-            return f"Nothing changed: all {len(rows)} differences on {images} are 0."
+            return f"Nothing changed on {images}: every difference is 0."
         judged = [row for row in rows if row["verdict"]]
         if not judged:
             return (
                 f"{images} {'are' if len(self.samples) > 1 else 'is'} too few for a verdict: "
-                f"{len(self.rows)} comparisons need at least {self.enough}."
+                f"{_comparisons(len(self.rows))} at least {self.enough}."
             )
         kinds: dict[str, list[str]] = {kind: [] for kind in KINDS}
         by_method = _by_method(judged)
@@ -171,7 +172,10 @@ def compare(
     of those that both runs have; p-values are adjusted over what is chosen.
     """
     first, second = _load(first), _load(second)
-    allowed = _check_differences(first, second, _names(allow))
+    chosen_methods, lone_methods = _shared("method", first.methods, second.methods, methods)
+    chosen_metrics, lone_metrics = _shared("metric", first.metrics, second.metrics, metrics)
+    axes = _axes(first, second, chosen_metrics)
+    allowed = _check_differences(first, second, axes, _names(allow))
     shared, theirs = _samples(first), set(_samples(second))
     samples = tuple(sample for sample in shared if sample in theirs)
     if not samples:
@@ -179,15 +183,13 @@ def compare(
             f"The runs have no sample in common ('{shared[0]}' … and '{_samples(second)[0]}' …): "
             "compare runs over the same images, which are matched by name."
         )
-    strangers = _strangers(first, second, samples)
+    strangers = _strangers(first, second, samples, axes)
     if strangers and "data" not in allowed:
         raise FaithscopeError(
             f"{strangers} of {len(samples)} images have the same name in both runs and are not the "
             "same, by their label or the model's answer: compare runs over the same images (the "
             "same data and limit), or allow it by name, as in --allow data."
         )
-    chosen_methods, lone_methods = _shared("method", first.methods, second.methods, methods)
-    chosen_metrics, lone_metrics = _shared("metric", first.metrics, second.metrics, metrics)
     _check_directions(first, second, chosen_metrics)
     return Comparison(
         first,
@@ -199,7 +201,7 @@ def compare(
         only_second=len(theirs) - len(samples),
         lone_methods=lone_methods,
         lone_metrics=lone_metrics,
-        differs=tuple(_in_words(first, second)),
+        differs=tuple(_in_words(first, second, axes)),
         notes=tuple(_notes(first, second, samples, strangers)),
     )
 
@@ -283,8 +285,11 @@ def _unchanged(row: Row) -> bool:
 # What differs between the runs
 
 
-def _axes(first: Result, second: Result) -> dict[str, str]:
-    """What a difference of scores can come from, in words: the model, the data, the protocol."""
+def _axes(first: Result, second: Result, metrics: Iterable[str]) -> dict[str, str]:
+    """What a difference of scores can come from, in words: the model, the data, the protocol.
+
+    The protocol's K is a choice only of a SaCo that does not name its own.
+    """
     axes = {}
     models = [_model(result) for result in (first, second)]
     if changed := [key for key in models[0] if models[0][key] != models[1].get(key)]:
@@ -295,7 +300,8 @@ def _axes(first: Result, second: Result) -> dict[str, str]:
     protocols = [result.manifest["protocol"] for result in (first, second)]
     for key in dict.fromkeys([*protocols[0], *protocols[1]]):
         values = [protocol.get(key, "not told") for protocol in protocols]
-        if values[0] != values[1]:
+        matters = key != "k" or any(map(reads_k, metrics))
+        if values[0] != values[1] and matters:
             axes[key] = f"{key}: {values[0]} → {values[1]}"
     return axes
 
@@ -318,20 +324,21 @@ def _model_in_words(models: Sequence[Mapping[str, Any]], changed: Sequence[str])
     return f"model's {', '.join(changed)}"
 
 
-def _in_words(first: Result, second: Result) -> list[str]:
+def _in_words(first: Result, second: Result, axes: Mapping[str, str]) -> list[str]:
     versions = [
         result.manifest.get("versions", {}).get("faithscope", "?") for result in (first, second)
     ]
     changed = [f"faithscope: {versions[0]} → {versions[1]}"] if versions[0] != versions[1] else []
-    return [*_axes(first, second).values(), *changed]
+    return [*axes.values(), *changed]
 
 
-def _check_differences(first: Result, second: Result, allow: Sequence[str]) -> set[str]:
+def _check_differences(
+    first: Result, second: Result, axes: Mapping[str, str], allow: Sequence[str]
+) -> set[str]:
     """Refuse runs that differ in more than one thing, those allowed by name aside."""
     protocol = first.manifest["protocol"].keys() | second.manifest["protocol"].keys()
     valid = ["model", "data", *protocol]
     allowed = {choose("choice to allow", name.strip(), valid) for name in allow}
-    axes = _axes(first, second)
     free = [axis for axis in axes if axis not in allowed]
     if len(free) > 1:
         words = "; ".join(axes[axis] for axis in free)
@@ -344,14 +351,15 @@ def _check_differences(first: Result, second: Result, allow: Sequence[str]) -> s
     return allowed
 
 
-def _strangers(first: Result, second: Result, samples: Sequence[str]) -> int:
+def _strangers(
+    first: Result, second: Result, samples: Sequence[str], axes: Mapping[str, str]
+) -> int:
     """How many samples of one name are visibly different images.
 
     Images of an array are named by their place, which may hold another image in another subset.
     Labels tell if the classes are the same, and the intact answers if model and target are.
     """
     classes = [_model(result).get("classes") for result in (first, second)]
-    axes = _axes(first, second)
     columns = [_intact(result, samples) for result in (first, second)]
     differ = np.zeros(len(samples), dtype=bool)
     if classes[0] == classes[1]:
@@ -443,6 +451,10 @@ def _kind(verdicts: Sequence[str], metrics: int) -> str:
             every = verdicts.count(word) == metrics
             return f"{word} on {'every metric' if every else 'some metrics'}"
     return "not told apart"
+
+
+def _comparisons(number: int) -> str:
+    return "1 comparison needs" if number == 1 else f"{number} comparisons need"
 
 
 def _moved(row: Row) -> str:

@@ -48,6 +48,8 @@ class Condition:
         held = [row for row in rows if self._holds(row)]
         unknown = [row for row in rows if not self._is_known(row)]
         parts = [_listed(held)] if held else []
+        if lost := self._lost(comparison):
+            parts.append(f"cannot be judged: {', '.join(lost)} of the first run, not in the second")
         if unknown:
             parts.append(f"cannot be judged: {_listed(unknown)}{self._why(unknown, comparison)}")
         return f"{self.text}: {'; '.join(parts)}." if parts else ""
@@ -59,6 +61,16 @@ class Condition:
             row
             for row in rows
             if all(not name or _bare(name) == _bare(row[key]) for key, name in wanted.items())
+        ]
+
+    def _lost(self, comparison: Comparison) -> list[str]:
+        """Explanation methods and metrics that the second run should have and does not."""
+        methods = [] if self.method else comparison.lone_methods
+        metrics = [] if self.metric else comparison.lone_metrics
+        cards = comparison.first.manifest["methods"]
+        return [
+            *(name for name in methods if name in cards and not cards[name]["random"]),
+            *(name for name in metrics if name in comparison.first.metrics),
         ]
 
     def _holds(self, row: Row) -> bool:

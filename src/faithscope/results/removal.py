@@ -60,12 +60,13 @@ class Removal:
         )
 
 
-def removal_groups(result: Result) -> dict[str, Removal]:
+def removal_groups(result: Result, saco: str | None = None) -> dict[str, Removal]:
     """Groups and curves of every method of a run, by its label; empty for a run without SaCo.
 
-    Samples are in the order of `result.samples`. A run without curves has NaN in their place.
+    Groups are those of the metric labelled `saco`, or of the first SaCo. Samples are in the order
+    of `result.samples`. A run without curves has NaN in their place.
     """
-    compared = find_metric(result, "saco")
+    compared = find_metric(result, "saco") if saco is None else metric(saco)
     if compared is None:
         return {}
     cumulative = find_metric(result, "aopc")

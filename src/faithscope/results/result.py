@@ -162,8 +162,8 @@ class Result:
         if compared and not tested:
             return (
                 f"{self.samples.num_rows} images are too few for a verdict: "
-                f"{len(compared)} comparisons with random attribution need at least "
-                f"{images_needed(len(compared))}."
+                f"{len(compared)} comparison{'s' * (len(compared) > 1)} with random attribution "
+                f"need{'s' * (len(compared) == 1)} at least {images_needed(len(compared))}."
             )
         if not tested:
             return "Nothing was compared with random attribution."
@@ -181,7 +181,8 @@ class Result:
             ),
             ("some metrics", [m for m in some if m not in losers]),
             ("some metrics and worse on others", [m for m in some if m in losers]),
-            ("none", [m for m in wins if wins[m] == 0]),
+            ("none", [m for m in wins if not wins[m] and m not in losers]),
+            ("none and worse on some", [m for m in wins if not wins[m] and m in losers]),
         )
         said = [f"{len(names)} on {kind}{named(names)}" for kind, names in kinds if names]
         said[0] = said[0].replace(" on ", " beat matched random attribution on ", 1)

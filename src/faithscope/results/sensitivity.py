@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from faithscope.results.result import Result
-from faithscope.results.stats import rank_agreement, sensitivity
+from faithscope.results.stats import rank_agreement, sensitivity, share_flipped
 
 Array = NDArray[np.float64]
 Row = dict[str, Any]
@@ -30,8 +30,9 @@ def sensitivity_rows(results: Mapping[str, Result]) -> list[Row]:
     """What each choice moves: its first value, in the order of the results, against the others.
 
     One row per metric: `absolute` and `signed` mean change of a score, the signed one with its
-    interval; `flipped`, the share of pairs of methods whose order of means changes; and
-    `agreement`, the rank correlation over methods, image by image, with its interval.
+    interval; `flipped`, the share of pairs of methods whose order of means, from better to worse,
+    changes; and `agreement`, the rank correlation over methods, image by image, with its interval.
+    Random attribution is one of the methods.
     """
     settings = [_settings(result) for result in results.values()]
     runs = list(zip(settings, results.values(), strict=True))
@@ -95,7 +96,7 @@ def _across_runs(runs: Runs) -> Iterator[Row]:
                     continue
                 methods = [method for method in left.methods if method in right.methods]
                 for metric in left.metrics:
-                    if metric not in right.metrics or (axis == "k" and not _reads_k(metric)):
+                    if metric not in right.metrics or (axis == "k" and not reads_k(metric)):
                         continue
                     values = (_values(r, metric, methods, samples) for r in (left, right))
                     yield _moved(_where(settings, runs, axis), axis, pair, metric, *values)
@@ -110,7 +111,8 @@ def _alike(runs: Runs, *, but: str) -> list[list[tuple[dict[str, Any], Result]]]
     return list(groups.values())
 
 
-def _reads_k(metric: str) -> bool:
+def reads_k(metric: str) -> bool:
+    """Whether a metric has its K from the protocol."""
     return bool(re.match(r"saco\b", metric)) and not _K.search(metric)
 
 
@@ -129,7 +131,7 @@ def _within_runs(runs: Runs) -> Iterator[Row]:
         if {"aopc", "comprehensiveness"} <= set(result.metrics):
             values = (_values(result, metric) for metric in ("aopc", "comprehensiveness"))
             pair = ("most relevant first", "least relevant first")
-            yield _moved(where, "removal order", pair, "aopc", *values)
+            yield _moved(where, "removal order", pair, "aopc", *values, opposed=True)
         if {"random", "random_patch"} <= set(result.methods):
             for metric in result.metrics:
                 pair = ("random", "random_patch")
@@ -188,9 +190,19 @@ def _values(
 
 
 def _moved(
-    where: str, axis: str, settings: tuple[Any, Any], metric: str, first: Array, second: Array
+    where: str,
+    axis: str,
+    settings: tuple[Any, Any],
+    metric: str,
+    first: Array,
+    second: Array,
+    *,
+    opposed: bool = False,
 ) -> Row:
-    change, agreement = sensitivity(first, second), rank_agreement(first, second)
+    """One row; `opposed` if of one score more is better, of the other less."""
+    change = sensitivity(first, second)
+    alike = -second if opposed else second
+    flipped, agreement = share_flipped(first, alike), rank_agreement(first, alike)
     return {
         "where": where,
         "axis": axis,
@@ -202,7 +214,7 @@ def _moved(
         "signed": float(change.signed),
         "signed_low": float(change.low),
         "signed_high": float(change.high),
-        "flipped": float(change.flipped),
+        "flipped": float(flipped),
         "agreement": float(agreement.mean),
         "agreement_low": float(agreement.low),
         "agreement_high": float(agreement.high),

@@ -309,11 +309,11 @@ def sensitivity(
         signed=float(by_sample.mean()) if used.any() else nothing,
         low=low,
         high=high,
-        flipped=_share_flipped(first, second),
+        flipped=share_flipped(first, second),
     )
 
 
-def _share_flipped(first: Array, second: Array) -> float:
+def share_flipped(first: Array, second: Array) -> float:
     """Share of method pairs whose means are ordered one way in `first`, the other in `second`."""
     flips = []
     for i, j in zip(*np.triu_indices(len(first), 1), strict=True):
