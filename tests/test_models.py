@@ -6,6 +6,7 @@ import math
 import pickle
 import re
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import torchvision
 import transformers
 from PIL import Image
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import faithscope as fs
@@ -368,6 +369,58 @@ def test_the_bundled_model_is_small_and_its_card_is_true():
     assert list(model.classes) == card["classes"] == sample["classes"]
     assert model.patch_size == (card["timm"]["patch_size"],) * 2 == (4, 4)
     assert model.logits(torch.zeros(1, 3, 32, 32)).shape == (1, card["timm"]["num_classes"])
+
+
+# Weights with a card
+
+
+def carded(folder: Path, **changes) -> str:
+    options = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3}
+    card = {
+        "model": "deit_tiny_distilled_patch16_224",
+        "timm": {**options, "num_classes": 4},
+        "mean": [0.1, 0.2, 0.3],
+        "std": [0.5, 0.6, 0.7],
+        "classes": ["ant", "bee", "cat", "dog"],
+    }
+    module = seeded(lambda: timm.create_model(card["model"], **card["timm"]))
+    half = {key: value.half() for key, value in module.state_dict().items()}
+    save_file(half, folder / "own.safetensors")
+    (folder / "own.json").write_text(json.dumps({**card, **changes}))
+    return f"file:{folder / 'own.safetensors'}"
+
+
+def test_weights_with_a_card_bring_architecture_preprocessing_and_classes(tmp_path):
+    model = load_model(carded(tmp_path))
+    weights = load_file(tmp_path / "own.safetensors")
+    for key, value in model.module.state_dict().items():
+        torch.testing.assert_close(value, weights[key].float(), rtol=0, atol=0)
+    assert (model.input_size, model.patch_size) == ((32, 32), (8, 8))
+    assert (model.classes, model.vit.prefix_tokens) == (("ant", "bee", "cat", "dog"), 2)
+    assert (model.mean, model.std) == ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    white = model.transform(Image.new("RGB", (40, 90), "white"))
+    expected = (1 - torch.tensor(model.mean)) / torch.tensor(model.std)
+    torch.testing.assert_close(white, expected.view(3, 1, 1).expand(3, 32, 32))
+    random = load_model(carded(tmp_path), pretrained=False).module.head.weight
+    assert not torch.equal(random, model.module.head.weight)
+
+
+def test_a_card_that_is_missing_or_wrong_is_told_in_a_sentence(tmp_path):
+    name = carded(tmp_path)
+    with refused("takes no options"):
+        load_model(f"{name}(depth=3)")
+    (tmp_path / "own.json").unlink()
+    with refused("no card", "own.json"):
+        load_model(name)
+    with refused("timm model", "vit_tiny_patch16_224"):
+        load_model(carded(tmp_path, model="vit_tiny_patch16_225"))
+    with refused("card", "KeyError", "mean"):
+        load_model(carded(tmp_path, timm={}))
+    (tmp_path / "own.json").write_text("{")
+    with refused("card", "JSON"):
+        load_model(name)
+    with refused("does not fit", "blocks.2"):
+        load_model(carded(tmp_path, timm={"img_size": 32, "patch_size": 8, "depth": 3}))
 
 
 # Checkpoints

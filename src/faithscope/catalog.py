@@ -49,6 +49,7 @@ def list_models() -> list[Entry]:
         "timm": ("Any image classifier of timm.", "timm:vit_base_patch16_224"),
         "hf": ("Any image classifier on Hugging Face.", "hf:google/vit-base-patch16-224"),
         "torchvision": ("Any classifier of torchvision.", "torchvision:vit_b_16"),
+        "file": ("Your weights, their card (.json) beside them.", "file:my.safetensors"),
     }
     for source in SOURCES:
         if source in sources:

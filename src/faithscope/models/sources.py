@@ -35,8 +35,9 @@ def load_model(
     """Load a model by name, unmodified, with the preprocessing of its own configuration.
 
     Args:
-        name: ``timm:NAME``, ``hf:ID or folder``, ``torchvision:NAME`` or ``bundled:NAME``; options
-            of the model's constructor may follow in brackets, ``timm:NAME(img_size=32)``.
+        name: ``timm:NAME``, ``hf:ID or folder``, ``torchvision:NAME``, ``bundled:NAME`` or
+            ``file:WEIGHTS.safetensors`` with its card, ``WEIGHTS.json``, beside it; options of the
+            model's constructor may follow in brackets, ``timm:NAME(img_size=32)``.
         pretrained: fetch the library's weights (needs a network or a cache).
         checkpoint: a local file of weights instead, safetensors or a torch state dict.
         device: "auto" is a GPU if there is one, else the CPU.
@@ -267,26 +268,62 @@ def _bundled(
     name: str, *, pretrained: bool, state: Mapping[str, Tensor] | None, options: dict[str, Any]
 ) -> Model:
     from safetensors.torch import load
-    from timm.models.vision_transformer import VisionTransformer
 
     if options:
         raise FaithscopeError(f"The bundled model '{name}' takes no options.")
     names = [file.name[:-12] for file in BUNDLE.iterdir() if file.name.endswith(".safetensors")]
     if name not in names:
         raise unknown("bundled model", name, names)
-    card = json.loads((BUNDLE / f"{name}.json").read_text())
-    module = VisionTransformer(**card["timm"])
+    model = _from_card((BUNDLE / f"{name}.json").read_text(), f"bundled:{name}")
     if pretrained:
         weights = load((BUNDLE / f"{name}.safetensors").read_bytes())
-        module.load_state_dict({key: value.float() for key, value in weights.items()})
-    size = card["timm"]["img_size"]
+        load_state(model.module, weights, f"bundled:{name}")
+    return model
+
+
+def _file(
+    name: str, *, pretrained: bool, state: Mapping[str, Tensor] | None, options: dict[str, Any]
+) -> Model:
+    """Weights with their card beside them: FILE.safetensors and FILE.json, as the recipes write."""
+    if options:
+        raise FaithscopeError(f"The model 'file:{name}' takes no options: its card has them.")
+    weights = Path(name).expanduser()
+    card = weights.with_suffix(".json")
+    if not card.is_file():
+        raise FaithscopeError(
+            f"There is no card '{card}' beside the weights '{name}': give one, as recipes/ writes "
+            "it, or name the architecture and give checkpoint=FILE (--checkpoint FILE)."
+        )
+    model = _from_card(card.read_text(encoding="utf-8"), f"file:{name}")
+    if pretrained:
+        load_state(model.module, read_checkpoint(weights), name)
+    return model
+
+
+def _from_card(text: str, name: str) -> Model:
+    """Build a timm model as its card says: architecture, options, normalisation, class names."""
+    import timm
+
+    try:
+        card = json.loads(text)
+        architecture = card.get("model", "vit_tiny_patch16_224")
+        options, mean, std = dict(card["timm"]), card["mean"], card["std"]
+        size = options["img_size"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FaithscopeError(
+            f"The card of '{name}' cannot be used ({type(error).__name__}: {error}): it is JSON "
+            "with 'model', 'timm' (options, img_size among them), 'mean', 'std' and 'classes'."
+        ) from None
+    if not timm.is_model(architecture):
+        raise unknown("timm model", str(architecture), timm.list_models("*vit*"))
+    module = _fetch(name, lambda: timm.create_model(architecture, pretrained=False, **options))
     return wrap(
         module,
-        name=f"bundled:{name}",
+        name=name,
         input_size=(size, size),
-        mean=card["mean"],
-        std=card["std"],
-        classes=card["classes"],
+        mean=mean,
+        std=std,
+        classes=card.get("classes"),
     )
 
 
@@ -294,6 +331,7 @@ SOURCES.register("timm", _timm)
 SOURCES.register("hf", _hugging_face)
 SOURCES.register("torchvision", _torchvision)
 SOURCES.register("bundled", _bundled)
+SOURCES.register("file", _file)
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
