@@ -34,7 +34,7 @@ from faithscope.report import write_page
 from faithscope.report.figures import paint
 from faithscope.results.pictures import picture_rows
 from faithscope.results.removal import removal_groups
-from faithscope.results.result import SCHEMAS
+from faithscope.results.schema import SCHEMAS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = os.environ.get("FAITHSCOPE_CHROMIUM") or shutil.which("chromium")
@@ -865,3 +865,15 @@ def test_a_thousand_images_are_one_small_and_smooth_page(
             canvas.wait_for()
             assert pixels(canvas).std() > 5
         assert visit.page.evaluate("window.longest") < 2000
+
+
+def test_methods_named_like_parts_of_javascript(browser: Any, tmp_path: Path) -> None:
+    images = randn(3, 3, 16, 16, dtype=torch.float32)
+    maps = {name: randn(3, 16, 16) for name in ("constructor", "toString", "__proto__")}
+    run = fs.evaluate(tiny_vit(dtype=torch.float32), images, maps=maps, random_draws=1)
+    with visiting(browser, write_page(run, tmp_path / "page.html")) as visit:
+        visit.to_gallery()
+        visit.until(f"document.querySelectorAll('.tile').length === {3 * len(run.methods)}")
+        visit.page.locator(".open").first.click()
+        visit.page.locator("dialog[open]").wait_for()
+        np.testing.assert_allclose(story_numbers(visit), run.cube[:, :, 0], atol=0.00056)

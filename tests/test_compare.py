@@ -26,6 +26,9 @@ from faithscope.results.conditions import Condition, failures, parse_condition
 METRICS = {"saco": True, "auc": False}  # by whether higher is better
 PROTOCOL = {"k": 10, "fill": "mean", "seed": 0, "random_draws": 3, "precision": "fp64"}
 PROTOCOL |= {"target": "predicted", "units": "pixels", "upsample": "bilinear"}
+PROTOCOL |= {"ties": "ascending", "group": "sum"}
+MODEL = {"name": "m", "weights": "pretrained", "fingerprint": "a" * 32}
+MODEL |= {"dtype": "float64", "classes": None}
 N = 20
 
 
@@ -55,15 +58,23 @@ def run_of(
     samples = [
         dict(sample=name, label=label, target=0, predicted=0, log_p0=log_p0) for name in names
     ]
-    cards = {m: {"random": m == "random", "matched_random": None} for m in scores}
+    cards = {
+        m: {"random": m == "random", "matched_random": None, "granularity": "patch"} for m in scores
+    }
+    metric_cards = {
+        name: {"higher_is_better": directions[name], "equation": "", "paper": ""} for name in labels
+    }
     manifest = {
         "format": FORMAT,
         "protocol": {**PROTOCOL, **(protocol or {})},
-        "model": {"name": "m", "weights": "pretrained", "fingerprint": "a" * 32, **(model or {})},
+        "model": {**MODEL, **(model or {})},
         "data": {"name": "d", "fingerprint": "f", "images": count, "accuracy": None, "skipped": []}
         | (data or {}),
         "methods": cards,
-        "metrics": {name: {"higher_is_better": directions[name]} for name in labels},
+        "metrics": metric_cards,
+        "cost": {"response_passes": 1, "seconds": 1.0},
+        "machine": {},
+        "created": "2026-01-01T00:00:00+00:00",
         "versions": {"faithscope": "0.1.0"},
     }
     return Result(

@@ -17,7 +17,7 @@ from conftest import randn, tiny_vit
 from faithscope.report import write_page
 from faithscope.report.gallery import _halved, disagreement, make_gallery
 from faithscope.results.pictures import photographs, picture_rows, scale_map
-from faithscope.results.result import SCHEMAS
+from faithscope.results.schema import SCHEMAS
 
 EVIL = "</script><script>alert(1)</script>"
 
@@ -197,7 +197,7 @@ def test_a_page_that_would_be_too_large_shrinks_maps_then_leaves_images_out(resu
     whole = make_gallery(large)
     assert whole is not None
     assert whole.data["samples"][0]["maps"][0][1:3] == [56, 56]
-    small = make_gallery(large, most_bytes=9 * len(result.methods) * 28 * 28 * 2)
+    small = make_gallery(large, most_bytes=9 * len(result.methods) * 28 * 28 * 3)
     assert small is not None
     assert small.shown == 9
     assert small.is_halved
@@ -241,3 +241,51 @@ def test_colours_of_the_page_are_those_of_the_figures() -> None:
     table = np.frombuffer(base64.b64decode(colour_table("signed")), np.uint8).reshape(256, 3)
     np.testing.assert_array_equal(table[255], (255 * colours(np.ones(1), "signed")[0]).round())
     np.testing.assert_array_equal(table[128], (255 * colours(np.zeros(1), "signed")[0]).round())
+
+
+def test_maps_without_a_name_are_refused(model, images) -> None:
+    with pytest.raises(fs.FaithscopeError, match="have no name"):
+        fs.evaluate(model, images, maps={"": randn(9, 16, 16)})
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_images_of_other_channels_are_stretched(channels: int) -> None:
+    pixels = photographs(torch.rand(2, channels, 5, 6), (0.5, 0.4, 0.3), (0.2, 0.2, 0.2))
+    assert pixels.shape == (2, 5, 6, 3)
+    assert 0 <= pixels.min() < pixels.max() <= 1
+    if channels == 1:
+        assert (pixels.min(), pixels.max()) == (0, 1)
+
+
+def test_scores_count_towards_the_size_of_a_page(result) -> None:
+    gallery = make_gallery(result, most_bytes=20_000)
+    assert gallery is not None
+    assert len(json.dumps(gallery.data["samples"])) <= 20_000 + 9 * 2
+    assert gallery.shown < gallery.kept
+
+
+def test_a_finished_run_says_that_it_keeps_no_more_pictures(model, images, tmp_path) -> None:
+    def run(pictures: int) -> fs.Result:
+        options = {"random_draws": 0, "pictures": pictures, "out": tmp_path / "run"}
+        return fs.evaluate(model, images, "rollout", "saco", **options)
+
+    run(2)
+    with pytest.warns(UserWarning, match="kept pictures of 2 images"):
+        run(9)
+
+
+def test_a_page_is_whole_or_not_there(result, tmp_path: Path, monkeypatch) -> None:
+    from faithscope.results import files
+
+    page = write_page(result, tmp_path / "page.html")
+    before = page.read_bytes()
+
+    def cut_off(path: Path, content: bytes) -> None:
+        path.write_bytes(content[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "write_file", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        write_page(result, page)
+    assert page.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [page]

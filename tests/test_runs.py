@@ -1,5 +1,6 @@
 """Folders of finished runs: what is loaded, in which order, and what their settings move."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 import faithscope as fs
 from conftest import randn, tiny_vit
-from faithscope.results import ks_of, sensitivity_rows
+from faithscope.results import SCHEMAS, Runs, ks_of, sensitivity_rows
 from families import refused
 
 MAPS = {"one": randn(6, 16, 16, seed=1), "two": randn(6, 16, 16, seed=2)}
@@ -137,3 +138,68 @@ def test_both_tables_agree_on_how_far_metrics_agree() -> None:
     (pair,) = run.correlations().to_pylist()
     moved = [row for row in sensitivity_rows({"run": run}) if row["axis"] == "removal order"]
     assert moved[0]["agreement"] == pytest.approx(pair["correlation"])
+
+
+DAMAGES = {
+    "no cost": lambda run: run["manifest"].pop("cost"),
+    "no model name": lambda run: run["manifest"]["model"].pop("name"),
+    "no classes": lambda run: run["manifest"]["model"].pop("classes"),
+    "no seed": lambda run: run["manifest"]["protocol"].pop("seed"),
+    "no granularity": lambda run: run["manifest"]["methods"]["rollout"].pop("granularity"),
+    "no equation": lambda run: run["manifest"]["metrics"]["saco"].pop("equation"),
+    "methods are a list": lambda run: run["manifest"].update(methods=["rollout"]),
+    "no methods": lambda run: run["manifest"].update(methods={}),
+    "a method too few": lambda run: run["manifest"]["methods"].pop("random"),
+    "a metric too few": lambda run: run["manifest"]["metrics"].pop("saco"),
+    "cost in words": lambda run: run["manifest"]["cost"].update(batch_size="many"),
+    "a list as a choice": lambda run: run["manifest"]["protocol"].update(fill=["mean"]),
+    "no date": lambda run: run["manifest"].update(created="yesterday"),
+    "half the scores": lambda run: run.update(scores=run["scores"].slice(0, 7)),
+    "a sample twice": lambda run: run.update(samples=run["samples"].take([0, 0, 1, 2])),
+    "no samples": lambda run: run.update(samples=run["samples"].slice(0, 0)),
+    "other samples": lambda run: run.update(samples=run["samples"].slice(1)),
+    "maps cut short": lambda run: run.update(pictures=cut_short(run["pictures"])),
+}
+
+
+def cut_short(pictures):
+    rows = [{**row, "content": row["content"][:5]} for row in pictures.to_pylist()]
+    return pictures.from_pylist(rows, pictures.schema)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_run_is_refused_in_one_sentence(damage, tmp_path: Path) -> None:
+    good = fs.evaluate(tiny_vit(), randn(4, 3, 16, 16), "rollout", "saco", random_draws=1)
+    parts = {"manifest": json.loads(json.dumps(good.manifest))}
+    parts |= {name: getattr(good, name) for name in SCHEMAS}
+    fs.Result(**parts).save(tmp_path / "good")
+    assert fs.load_result(tmp_path / "good").methods == good.methods
+    DAMAGES[damage](parts)
+    fs.Result(**parts).save(tmp_path / "bad")
+    with refused("is not a faithscope run"):
+        fs.load_results(tmp_path / "bad")
+
+
+def test_a_name_too_long_for_a_folder_is_no_folder() -> None:
+    with refused("cannot be read"):
+        fs.load_results("x" * 300)
+
+
+def test_names_that_tell_runs_apart_lose_none() -> None:
+    one = fs.evaluate(tiny_vit(), randn(2, 3, 16, 16), "rollout", "saco", random_draws=0)
+    other = fs.evaluate(
+        tiny_vit(), randn(2, 3, 16, 16), "rollout", "saco", random_draws=0, fill="blur"
+    )
+    assert list(Runs({"a": one, "b": other}).told) == ["fill=mean", "fill=blur"]
+    assert list(Runs({"fill=blur": one, "x": one, "y": other}).told) == ["fill=blur", "x", "y"]
+
+
+def test_other_images_of_the_same_names_are_not_compared() -> None:
+    pictures = randn(24, 3, 16, 16)
+    runs = {
+        fill: fs.evaluate(tiny_vit(), part, "rollout", "saco", random_draws=0, fill=fill)
+        for fill, part in zip(("mean", "blur"), pictures.split(12), strict=True)
+    }
+    assert not [row for row in sensitivity_rows(runs) if row["axis"] == "fill"]
+    with refused("are not the same"):
+        fs.compare(runs["mean"], runs["blur"])

@@ -205,3 +205,8 @@ def test_a_csv_name_with_commas_and_lines_comes_back() -> None:
     assert [row["name"] for row in csv.DictReader(io.StringIO(as_csv(rows), newline=""))] == list(
         NAMES
     )
+
+
+def test_a_spreadsheet_runs_no_name() -> None:
+    (line,) = list(csv.DictReader(io.StringIO(as_csv([{"name": "=1+1", "value": -0.5}]))))
+    assert line == {"name": "'=1+1", "value": "-0.5"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -161,6 +162,7 @@ class Evaluation:
                 store.finish(result)
             else:
                 self._check_data(result)
+                self._check_pictures(result)
         return result
 
     def _check_data(self, result: Result) -> None:
@@ -177,6 +179,16 @@ class Evaluation:
             raise FaithscopeError(
                 "The data has changed since the run was finished: give another folder for a new "
                 "run."
+            )
+
+    def _check_pictures(self, result: Result) -> None:
+        """Say so if more pictures are wanted than a finished run has kept."""
+        kept = len(result.pictures["sample"].unique())
+        if kept < min(self.pictures, result.samples.num_rows):
+            warnings.warn(
+                f"The run is finished and has kept pictures of {kept} images: give another folder "
+                "to keep more.",
+                stacklevel=3,
             )
 
     def plan(self) -> dict[str, Any]:
@@ -428,6 +440,8 @@ def _given_maps(maps: Mapping[str, Tensor | np.ndarray] | None, count: int) -> d
             f"maps must be given by name, maps={{'mine': …}}, got {type(maps).__name__}."
         )
     given = {str(name): _as_maps(name, values) for name, values in (maps or {}).items()}
+    if "" in given:
+        raise FaithscopeError("The maps '' have no name: give one, maps={'mine': …}.")
     for name, values in given.items():
         if values.ndim != 3 or (count and len(values) != count):
             raise FaithscopeError(

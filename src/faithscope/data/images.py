@@ -270,7 +270,7 @@ def folder_images(
 ) -> LazyImages:
     """One image file, or those of a folder, searched through; class folders label theirs."""
     if root.is_file():
-        return file_images(root.parent, [root], model, name=root.name)
+        return file_images(root.parent, [root], model, name=_file_name(Path(root.name)))
     files = sorted(
         file for file in root.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file()
     )
@@ -279,7 +279,8 @@ def folder_images(
             f"The folder '{root}' holds no images: looked for {', '.join(EXTENSIONS)}."
         )
     chosen = [files[position] for position in choose_subset(len(files), limit, seed)]
-    return file_images(root, chosen, model, _folder_labels(root, chosen, model), name=root.name)
+    labels = _folder_labels(root, chosen, model)
+    return file_images(root, chosen, model, labels, name=_file_name(Path(root.name)))
 
 
 def file_images(

@@ -6,6 +6,7 @@ The script of the page draws it. Numbers are rounded to what an eye can tell, ma
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,8 +25,8 @@ from faithscope.results.stats import spearman
 Array = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 
-MOST_BYTES = 22_000_000
-"""Of images and maps in one page; larger maps are halved first, then images are left out."""
+MOST_BYTES = 26_000_000
+"""Of galleries in one page; larger maps are halved first, then images are left out."""
 SMALL_SIDE = 28
 """Maps are not halved below this side."""
 
@@ -37,11 +38,6 @@ class Picture:
     kind: str
     content: bytes
     maps: Mapping[str, tuple[str, Bytes]]
-
-    @property
-    def size(self) -> int:
-        """In bytes, once written as text."""
-        return (len(self.content) + sum(values.size for _, values in self.maps.values())) * 4 // 3
 
     def halved(self) -> Picture:
         """The same with large maps of half the side."""
@@ -65,24 +61,29 @@ class Gallery:
 
 def make_gallery(result: Result, *, most_bytes: int = MOST_BYTES) -> Gallery | None:
     """Gather what the gallery shows; None for a run that kept no pictures."""
-    whole = _pictures(result)
-    pictures = _fitting(whole, most_bytes)
+    pictures = _pictures(result)
     if not pictures:
         return None
     cards = result.manifest["methods"]
     samples = result.samples.to_pylist()
+    kept = [sample for sample in samples if sample["sample"] in pictures]
     flags = _flags(result)
     sacos = [label for label in result.metrics if label.partition("(")[0] == "saco"]
     removals = [
         {method: removal.averaged() for method, removal in removal_groups(result, label).items()}
         for label in sacos
     ]
-    entries = [
-        _entry(result, place, sample, pictures[sample["sample"]], flags, removals)
-        for place, sample in enumerate(samples)
-        if sample["sample"] in pictures
-    ]
-    shown = [sample for sample in samples if sample["sample"] in pictures]
+    places = {sample["sample"]: place for place, sample in enumerate(samples)}
+
+    def entry(sample: Mapping[str, Any], picture: Picture) -> dict[str, Any]:
+        return _entry(result, places[sample["sample"]], sample, picture, flags, removals)
+
+    entries = [entry(sample, pictures[sample["sample"]]) for sample in kept]
+    is_halved = bool(_sizes(entries)[-1] > most_bytes)
+    if is_halved:
+        entries = [entry(sample, pictures[sample["sample"]].halved()) for sample in kept]
+    fitting = max(1, int((_sizes(entries) <= most_bytes).sum()))
+    entries, shown = entries[:fitting], kept[:fitting]
     known = {flag for entry in entries for flags in entry["flags"].values() for flag in flags}
     draws = Counter(result.scores["method"].to_pylist())
     per_draw = len(result.metrics) * len(samples)
@@ -107,8 +108,8 @@ def make_gallery(result: Result, *, most_bytes: int = MOST_BYTES) -> Gallery | N
         flags=sorted(known),
         has_labels=any(sample["label"] >= 0 for sample in shown),
         shown=len(entries),
-        kept=len(whole),
-        is_halved=any(pictures[sample] is not whole[sample] for sample in pictures),
+        kept=len(kept),
+        is_halved=is_halved,
     )
 
 
@@ -132,13 +133,9 @@ def _pictures(result: Result) -> dict[str, Picture]:
     return found
 
 
-def _fitting(pictures: dict[str, Picture], most_bytes: int) -> dict[str, Picture]:
-    """As many as fit: all with smaller maps rather than some with large ones."""
-    if sum(picture.size for picture in pictures.values()) > most_bytes:
-        pictures = {sample: picture.halved() for sample, picture in pictures.items()}
-    sizes = np.cumsum([picture.size for picture in pictures.values()])
-    fitting = int((sizes <= most_bytes).sum())
-    return dict(list(pictures.items())[:fitting])
+def _sizes(entries: Sequence[Mapping[str, Any]]) -> NDArray[np.int64]:
+    """Bytes of the first entry, of the first two, and so on."""
+    return np.cumsum([len(json.dumps(entry)) for entry in entries])
 
 
 def _halved(values: Bytes) -> Bytes:

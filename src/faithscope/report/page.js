@@ -154,6 +154,8 @@ const makeGallery = (root) => {
     const values = explained.map((m) => sample.scores[m][metric]).filter((v) => v !== null);
     return values.length > 1 ? Math.max(...values) - Math.min(...values) : null;
   };
+  const flagsFor = (sample, m) =>
+    Object.hasOwn(sample.flags, data.methods[m]) ? sample.flags[data.methods[m]] : [];
   const flagsOf = (sample) => Object.values(sample.flags).flat();
 
   const passes = (sample) => {
@@ -198,7 +200,7 @@ const makeGallery = (root) => {
     const map = sample.maps[m];
     if (map) paint(canvas, image, map);
     const metric = Number(field("metric").value);
-    const flags = sample.flags[data.methods[m]] || [];
+    const flags = flagsFor(sample, m);
     const figure = element("figure", { className: "tile" }, canvas,
       element("figcaption", {}, element("span", { className: "name", textContent: breakable(data.methods[m]) }),
         element("span", { textContent: number(sample.scores[m][metric], 2) })));
@@ -293,7 +295,7 @@ const makeGallery = (root) => {
     data.metrics.forEach((metric, i) => scores.append(
       element("dt", { textContent: `${metric.name} ${metric.up ? "↑" : "↓"}` }),
       element("dd", { textContent: number(sample.scores[m][i]) })));
-    const flags = sample.flags[data.methods[m]] || [];
+    const flags = flagsFor(sample, m);
     const name = element("h4", { textContent: data.methods[m] });
     if (flags.length) name.append(element("span", { className: "badge", textContent: flags.join(", ") }));
     const row = element("section", { className: "method" }, name, canvas);

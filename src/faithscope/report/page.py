@@ -24,6 +24,7 @@ from faithscope.report.gallery import MOST_BYTES, colour_table, make_gallery
 from faithscope.report.plots import Plot, plots_of, sensitivity
 from faithscope.report.style import number
 from faithscope.results import Result
+from faithscope.results.files import replace_file
 from faithscope.results.sensitivity import sensitivity_rows
 
 MEANINGS: Mapping[str, Mapping[str, str]] = {
@@ -121,7 +122,7 @@ def write_page(
     text = render_page(results, title=title, notes=notes)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        replace_file(file, text.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise FaithscopeError(
             f"The page cannot be written to '{file}' ({error.strerror}): give another path."

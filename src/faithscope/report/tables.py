@@ -18,6 +18,7 @@ from typing import Any
 from faithscope.errors import FaithscopeError, choose
 from faithscope.report.plots import Plot, plots_of, sensitivity
 from faithscope.results import Result, sensitivity_rows
+from faithscope.results.files import replace_file
 from faithscope.results.result import SIGNIFICANT, escape_markdown, markdown_table
 from faithscope.results.sensitivity import reads_k
 
@@ -332,19 +333,28 @@ def escape_latex(text: str) -> str:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """Rows with a line of headings; what is not known is empty."""
+    """Rows with a line of headings; what is not known is empty.
+
+    A text that a spreadsheet would run as a formula is quoted.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({key: "" if value != value else value for key, value in row.items()})
+        writer.writerow({key: _field(value) for key, value in row.items()})
     return text.getvalue()
+
+
+def _field(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return "" if value != value else value
 
 
 def _write(file: Path, text: str) -> Path:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        replace_file(file, text.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise FaithscopeError(
             f"The table cannot be written to '{file}' ({error.strerror}): give another folder."

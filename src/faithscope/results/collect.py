@@ -20,7 +20,8 @@ from faithscope.data import Skipped
 from faithscope.engine import Answers, Job, ShardResult, score_shard
 from faithscope.metrics import Metric
 from faithscope.results.pictures import picture_rows
-from faithscope.results.result import FORMAT, SCHEMAS, Result
+from faithscope.results.result import FORMAT, Result
+from faithscope.results.schema import SCHEMAS
 from faithscope.results.store import Shard
 
 

@@ -202,7 +202,7 @@ def compare(
         lone_methods=lone_methods,
         lone_metrics=lone_metrics,
         differs=tuple(_in_words(first, second, axes)),
-        notes=tuple(_notes(first, second, samples, strangers)),
+        notes=tuple(_notes(first, second, samples, strangers, axes)),
     )
 
 
@@ -368,17 +368,25 @@ def _strangers(
     if not axes.keys() & {"model", "data", "target", "precision"}:
         answers = [np.exp(column["log_p0"]) for column in columns]
         differ |= np.abs(answers[0] - answers[1]) > SAME_ANSWER
+        differ |= columns[0]["predicted"] != columns[1]["predicted"]
     return int(differ.sum())
 
 
 def _intact(result: Result, samples: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Label, target and log-probability of some samples, in their order."""
+    """Label, classes and log-probability of some samples, in their order."""
+    names = ("label", "target", "predicted", "log_p0")
     place = {sample: i for i, sample in enumerate(_samples(result))}
     rows = [place[sample] for sample in samples]
-    return {name: result.samples[name].to_numpy()[rows] for name in ("label", "target", "log_p0")}
+    return {name: result.samples[name].to_numpy()[rows] for name in names}
 
 
-def _notes(first: Result, second: Result, samples: Sequence[str], strangers: int) -> list[str]:
+def _notes(
+    first: Result,
+    second: Result,
+    samples: Sequence[str],
+    strangers: int,
+    axes: Mapping[str, str],
+) -> list[str]:
     """What a reader of the numbers must know besides."""
     notes = []
     data = [result.manifest["data"] for result in (first, second)]
@@ -395,8 +403,8 @@ def _notes(first: Result, second: Result, samples: Sequence[str], strangers: int
     targets = [_intact(result, samples)["target"] for result in (first, second)]
     if others := int((targets[0] != targets[1]).sum()):
         notes.append(
-            f"For {others} of {len(samples)} images the runs explain different classes, each that "
-            "of its own model."
+            f"For {others} of {len(samples)} images the runs explain different classes"
+            f"{', each that of its own model' * ('model' in axes)}."
         )
     return notes
 

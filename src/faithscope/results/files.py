@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,12 +20,9 @@ def write_file(path: Path, content: bytes) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Put a file into place in one step: whoever looks sees the old one or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
         write_file(temporary, content)
-        temporary.chmod(0o644)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

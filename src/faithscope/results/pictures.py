@@ -27,7 +27,8 @@ def photographs(images: Tensor, mean: Sequence[float] | None, std: Sequence[floa
     Shapes: [B, C, H, W] -> [B, H, W, 3] in 0…1.
     """
     pixels = images.detach().cpu().double().numpy()
-    if mean is not None and std is not None:
+    channels = (1, pixels.shape[1])
+    if mean is not None and std is not None and len(mean) in channels and len(std) in channels:
         pixels = pixels * np.reshape(std, (-1, 1, 1)) + np.reshape(mean, (-1, 1, 1))
     else:
         low = pixels.min(axis=(1, 2, 3), keepdims=True)

@@ -20,60 +20,11 @@ from faithscope.errors import FaithscopeError, choose
 from faithscope.metrics import MetricLike
 from faithscope.results import conclude
 from faithscope.results.files import parquet, replace_file
+from faithscope.results.schema import SCHEMAS, check_manifest, check_tables
 from faithscope.results.stats import bootstrap_interval, holm, paired_p_values
 
 FORMAT = 1
 SIGNIFICANT = 0.05
-
-_text = pa.dictionary(pa.int32(), pa.string())
-SCHEMAS = {
-    "scores": pa.schema(
-        [
-            ("model", _text),
-            ("data", _text),
-            ("sample", _text),
-            ("method", _text),
-            ("draw", pa.int32()),
-            ("metric", _text),
-            ("k", pa.int32()),
-            ("fill", _text),
-            ("upsample", _text),
-            ("value", pa.float64()),
-            ("flag", _text),
-        ]
-    ),
-    "responses": pa.schema(
-        [
-            ("sample", _text),
-            ("method", _text),
-            ("draw", pa.int32()),
-            ("start", pa.int32()),
-            ("stop", pa.int32()),
-            ("log_p", pa.float64()),
-            ("top1", pa.int32()),
-            ("salience", pa.float64()),
-        ]
-    ),
-    "samples": pa.schema(
-        [
-            ("sample", _text),
-            ("label", pa.int32()),
-            ("target", pa.int32()),
-            ("predicted", pa.int32()),
-            ("log_p0", pa.float64()),
-        ]
-    ),
-    "pictures": pa.schema(
-        [
-            ("sample", _text),
-            ("method", _text),
-            ("kind", _text),
-            ("height", pa.int32()),
-            ("width", pa.int32()),
-            ("content", pa.binary()),
-        ]
-    ),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,15 +267,14 @@ def load_result(folder: str | Path) -> Result:
             for name in SCHEMAS
             if name != "pictures" or (root / f"{name}.parquet").exists()  # not in older runs
         }
-        complete = {"protocol", "methods", "metrics"} <= manifest.keys()
-        fitting = [table.schema.equals(SCHEMAS[name]) for name, table in tables.items()]
-        if not complete or not all(fitting):
-            raise ValueError("parts are missing or of another kind")
+        check_manifest(manifest)
+        check_tables(manifest, tables)
     except FaithscopeError:
         raise
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, TypeError, RecursionError, pa.ArrowException) as error:
+        why = str(error) if type(error) is ValueError else type(error).__name__
         raise FaithscopeError(
-            f"'{folder}' is not a faithscope run ({type(error).__name__}): give a folder that "
+            f"'{folder}' is not a faithscope run ({why}): give a folder that "
             "result.save or `faithscope evaluate --out` wrote."
         ) from None
     return Result(**tables, manifest=manifest)

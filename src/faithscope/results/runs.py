@@ -39,10 +39,10 @@ def load_results(folder: str | Path) -> Runs:
     Runs that were begun and not finished are named in `unfinished`.
     """
     root = Path(folder)
-    if (root / "manifest.json").exists():
+    if _exists(root / "manifest.json"):
         name = root.resolve().name
         return Runs({name: load_result(root)}, name=name)
-    if (root / "plan.json").exists():
+    if _exists(root / "plan.json"):
         raise FaithscopeError(
             f"The run in '{folder}' is not finished: give the command that began it once more, and "
             "it goes on where it was."
@@ -69,6 +69,13 @@ def load_results(folder: str | Path) -> Runs:
         tuple(name for name in unfinished if name not in done),
         root.resolve().name,
     )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long to be one
+        return False
 
 
 def _moment(path: Path, result: Result) -> tuple[str, int]:

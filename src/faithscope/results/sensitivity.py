@@ -54,14 +54,12 @@ def ks_of(result: Result) -> dict[str, dict[str, str]]:
 
 
 def telling_names(results: Mapping[str, Result]) -> dict[str, str]:
-    """What tells each run from the others, in words; its own name if that is not enough."""
+    """What tells each run from the others, in words; their own names if that is not enough."""
     settings = [_settings(result) for result in results.values()]
     runs = list(zip(settings, results.values(), strict=True))
     told = [_where(each, runs) for each in settings]
-    return {
-        name: words if words and told.count(words) == 1 else name
-        for name, words in zip(results, told, strict=True)
-    }
+    clear = all(words and told.count(words) == 1 for words in told)
+    return dict(zip(results, told if clear else results, strict=True))
 
 
 def _without_k(label: str) -> str:
@@ -163,14 +161,20 @@ def _shared_samples(left: Result, right: Result) -> list[str]:
     """
     ours, theirs = (_answers(result) for result in (left, right))
     both = [sample for sample in ours if sample in theirs]
-    same = all(abs(ours[sample] - theirs[sample]) < SAME_ANSWER for sample in both)
+    same = all(_same_answer(ours[sample], theirs[sample]) for sample in both)
     return both if same else []
 
 
-def _answers(result: Result) -> dict[str, float]:
-    """The log-probability of every intact sample."""
-    columns = (result.samples[name].to_pylist() for name in ("sample", "log_p0"))
-    return dict(zip(*columns, strict=True))
+def _answers(result: Result) -> dict[str, tuple[int, float]]:
+    """The predicted class of every intact sample, and the log-probability of its target."""
+    names = ("sample", "predicted", "log_p0")
+    samples, predicted, log_p = (result.samples[name].to_pylist() for name in names)
+    return dict(zip(samples, zip(predicted, log_p, strict=True), strict=True))
+
+
+def _same_answer(one: tuple[int, float], other: tuple[int, float]) -> bool:
+    broken = np.isnan(one[1]) and np.isnan(other[1])
+    return one[0] == other[0] and (broken or abs(one[1] - other[1]) < SAME_ANSWER)
 
 
 def _values(

@@ -57,7 +57,12 @@ class Sensitivity(NamedTuple):
 def bootstrap_interval(
     values: Array, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """Bias-corrected and accelerated bootstrap interval of the mean; NaN for fewer than 2 values.
+    r"""Bias-corrected and accelerated bootstrap interval of the mean; NaN for fewer than 2 values.
+
+    The same as scipy's, whose jackknife, five sixths of its time for 10,000 values, has a closed
+    form for a mean: the acceleration is
+
+    .. math:: a = \frac{\sum_i (x_i - \bar x)^3}{6 \left(\sum_i (x_i - \bar x)^2\right)^{3/2}}
 
     >>> low, high = bootstrap_interval(np.arange(50.0))
     >>> low < 24.5 < high
@@ -79,9 +84,16 @@ def bootstrap_interval(
             batch=batch,
             rng=rng,
             vectorized=True,
+            method="percentile",
         )
-    interval = result.confidence_interval
-    return float(interval.low), float(interval.high)
+    mean, means = values.mean(), result.bootstrap_distribution
+    shift = stats.norm.ppf((np.mean(means < mean) + np.mean(means <= mean)) / 2)
+    centred = values - mean
+    acceleration = (centred**3).sum() / (6 * (centred**2).sum() ** 1.5)
+    tails = shift + stats.norm.ppf([(1 - level) / 2, (1 + level) / 2])
+    places = stats.norm.cdf(shift + tails / (1 - acceleration * tails))
+    low, high = np.percentile(means, 100 * places)
+    return float(low), float(high)
 
 
 def paired_p_values(differences: Array, *, resamples: int = 9999, seed: int = 0) -> Array:

@@ -27,7 +27,8 @@ from filelock import FileLock, Timeout
 
 from faithscope.errors import FaithscopeError
 from faithscope.results.files import parquet, replace_file, write_file
-from faithscope.results.result import SCHEMAS, Result, load_result
+from faithscope.results.result import Result, load_result
+from faithscope.results.schema import SCHEMAS
 
 
 @dataclass(frozen=True, eq=False)
