@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import faithscope as fs
-from conftest import tiny_vit
+from conftest import randn, tiny_vit
 from faithscope import cli, console
 from faithscope.cli import app
 from faithscope.doctor import Check
@@ -633,3 +633,57 @@ def test_the_table_fits_the_terminal(
     for row in result.summary().to_pylist():
         assert form.format(**row) in text
         assert f"{row['mean']:.3f}" in text
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("study")
+    for fill in ("mean", "blur"):
+        images = randn(6, 3, 16, 16)
+        methods, metrics = ["rollout", "gradient"], ["saco", "aopc", "auc"]
+        options = {"fill": fill, "random_draws": 1, "out": root / fill}
+        fs.evaluate(tiny_vit(), images, methods, metrics, **options)
+    (root / "begun").mkdir()
+    (root / "begun" / "plan.json").write_text("{}")
+    return root
+
+
+class TestReport:
+    """`faithscope report`, from a run's folder to files."""
+
+    def test_a_run_gets_its_page_figures_and_tables(self, study: Path, tmp_path: Path) -> None:
+        run("report", study / "mean", "--figures", tmp_path / "f", "--tables", tmp_path / "t")
+        assert "6 images" in (study / "mean" / "report.html").read_text("utf-8")
+        names = {file.name for file in (tmp_path / "f").iterdir()}
+        assert {"intervals.pdf", "intervals.png", "radar.pdf", "curves.png"} <= names
+        assert (tmp_path / "f" / "curves.pdf").read_bytes().startswith(b"%PDF")
+        names = {file.name for file in (tmp_path / "t").iterdir()}
+        assert {"scores.md", "scores.tex", "scores.csv", "comparisons.csv"} <= names
+
+    def test_a_study_shares_one_page_that_names_what_is_missing(
+        self, study: Path, tmp_path: Path
+    ) -> None:
+        told = run("report", study, "--out", tmp_path / "deep" / "page.html")
+        assert "page.html" in told.stdout
+        page = (tmp_path / "deep" / "page.html").read_text("utf-8")
+        assert "2 runs: fill mean, blur" in page
+        assert "fill=blur" in page
+        assert "Not finished, and not in this page: begun" in page
+
+    def test_the_same_run_gives_the_same_bytes(self, study: Path, tmp_path: Path) -> None:
+        for name in "ab":
+            out = tmp_path / name
+            run("report", study / "blur", "--out", out / "p.html", "--figures", out)
+        assert [file.read_bytes() for file in sorted((tmp_path / "a").iterdir())] == [
+            file.read_bytes() for file in sorted((tmp_path / "b").iterdir())
+        ]
+
+    def test_bad_input_is_one_sentence(self, study: Path, tmp_path: Path) -> None:
+        assert "no folder" in run("report", tmp_path / "none", code=2).stderr
+        assert "no folder" in run("report", "x" * 300, code=2).stderr
+        assert "no finished run" in run("report", tmp_path, code=2).stderr
+        assert "not finished" in run("report", study / "begun", code=2).stderr
+        (tmp_path / "file").write_text("")
+        taken = run("report", study / "mean", "--out", tmp_path / "file" / "p.html", code=2)
+        assert "cannot be made" in taken.stderr
+        assert "cannot be written" in run("report", study / "mean", "--out", study, code=2).stderr

@@ -654,9 +654,9 @@ def test_bad_input_is_one_line_and_exits_with_2(
 
 
 def test_conditions_are_read_before_the_runs(tmp_path: Path) -> None:
-    told = run(tmp_path / "none", tmp_path / "none", "--fail-if", "wors", code=2)
-    assert "Unknown condition" in told.stderr
-    assert "check the path" in run(tmp_path / "none", tmp_path / "none", code=2).stderr
+    assert "There is no folder" in run(tmp_path / "none", tmp_path, code=2).stderr
+    assert "Unknown condition" in run(tmp_path, tmp_path, "--fail-if", "wors", code=2).stderr
+    assert "no finished run" in run(tmp_path, tmp_path, code=2).stderr
 
 
 def test_what_may_not_be_compared_exits_with_2(folders: tuple[Path, Path], tmp_path: Path) -> None:

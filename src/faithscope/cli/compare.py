@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faithscope.cli.shared import Json, app, examples, make_folder
+from faithscope.cli.shared import Json, app, check_run, examples, make_folder
 from faithscope.errors import FaithscopeError
 from faithscope.registry import split_specs
 
@@ -53,6 +53,8 @@ def compare(
     """Compare two runs, image by image; fail if the second is worse."""
     from faithscope.console import print_json, say_files, show_comparison, waiting
 
+    for folder in (first, second):
+        check_run(folder)
     with waiting("comparing"):
         from faithscope.results import compare as compare_runs
         from faithscope.results.conditions import failures, parse_condition

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from faithscope.cli.shared import app, examples, make_folder
+from faithscope.cli.shared import app, check_run, examples, make_folder
 
 
 @app.command(
@@ -35,6 +35,7 @@ def report(
     """Write one page that holds everything about a run: open it in a browser, send it around."""
     from faithscope.console import say_files, waiting
 
+    check_run(run)
     with waiting("reading the run"):
         from faithscope.results import load_results
 

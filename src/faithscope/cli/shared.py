@@ -146,6 +146,16 @@ def ask(forecast: Forecast, yes: bool) -> None:
         raise typer.Exit(1)
 
 
+def check_run(folder: Path) -> None:
+    """Refuse a folder that is not there at once, before anything heavy is imported."""
+    try:
+        there = folder.is_dir()
+    except OSError:  # a name too long to be one
+        there = False
+    if not there:
+        raise FaithscopeError(f"There is no folder '{folder}': give that of a run.")
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder to write to, before the work rather than after it."""
     try:
