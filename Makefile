@@ -44,6 +44,7 @@ bench: setup
 	$(BIN)/python benchmarks/explain.py
 
 docs: setup
+	$(BIN)/python docs/reproduction.py
 	$(BIN)/python docs/build.py
 
 clean:
