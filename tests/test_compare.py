@@ -740,3 +740,14 @@ def test_a_job_does_not_turn_green_by_dropping_a_method() -> None:
     assert not failures(fs.compare(second, first), [parse_condition("worse")])
     chosen = fs.compare(first, second, methods=["rollout"], metrics=["saco"])
     assert not failures(chosen, [parse_condition("worse")])
+
+
+def test_runs_without_scores_say_so() -> None:
+    nothing = {"m": {"saco": np.full(N, np.nan)}}
+    found = fs.compare(run_of(nothing), run_of(nothing, protocol={"fill": "blur"}))
+    assert found.headline() == "No score to compare: of 20 shared images none has one in both runs."
+
+
+def test_a_number_is_written_without_underscores() -> None:
+    with pytest.raises(fs.FaithscopeError, match="needs a number"):
+        parse_condition("saco<1_0")

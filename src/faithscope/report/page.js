@@ -63,6 +63,7 @@ const number = (value, digits = 3) =>
   value === null || value === undefined ? "—" : fixed(value, digits);
 const breakable = (name) => name.replace(/[_:]/g, "$&\u200b");
 const percent = (value) => {
+  if (value === null) return "—";
   const digits = Math.abs(value) < 0.1 || (value > 0.995 && value < 1) ? 1 : 0;
   return `${fixed(100 * value, digits)}\u00a0%`;
 };

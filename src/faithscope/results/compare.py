@@ -115,6 +115,8 @@ class Comparison:
         images = f"{len(self.samples)} shared image{'s' * (len(self.samples) > 1)}"
         if not rows:
             return f"Only random attribution is in both runs ({images})."
+        if not any(row["n"] for row in rows):
+            return f"No score to compare: of {images} none has one in both runs."
         if all(map(_unchanged, rows)):
             return f"Nothing changed on {images}: every difference is 0."
         judged = [row for row in rows if row["verdict"]]

@@ -11,7 +11,13 @@ from faithscope.errors import FaithscopeError, choose
 from faithscope.results.compare import Comparison, Row, find_name, written_p
 
 VERDICTS = {"worse": ("worse",), "better": ("better",), "different": ("worse", "better")}
-FORMS = (*VERDICTS, "METRIC<NUMBER", "METRIC>NUMBER", "METHOD/METRIC<NUMBER")
+FORMS = (
+    *VERDICTS,
+    "METRIC<NUMBER",
+    "METRIC>NUMBER",
+    "METHOD/METRIC<NUMBER",
+    "METHOD/METRIC>NUMBER",
+)
 SHOWN = 5
 """How many rows a line names before the rest is only counted."""
 
@@ -108,7 +114,7 @@ def parse_condition(text: str) -> Condition:
             "'saco<-0.05' or 'rollout/saco<-0.05'."
         )
     try:
-        bound = float(number)
+        bound = math.nan if "_" in number else float(number)
     except ValueError:
         bound = math.nan
     if not math.isfinite(bound):

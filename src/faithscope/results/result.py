@@ -111,8 +111,9 @@ class Result:
         tested = self._tested()
         compared = [row for row in self._summary if not np.isnan(row["p_vs_random"])]
         if compared and not tested:
+            few = self.samples.num_rows
             return (
-                f"{self.samples.num_rows} images are too few for a verdict: "
+                f"{few} image{'s are' if few > 1 else ' is'} too few for a verdict: "
                 f"{len(compared)} comparison{'s' * (len(compared) > 1)} with random attribution "
                 f"need{'s' * (len(compared) == 1)} at least {images_needed(len(compared))}."
             )
