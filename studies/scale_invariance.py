@@ -4,7 +4,8 @@ python studies/scale_invariance.py --out runs/scale_invariance
 
 Transformer-MM's maps of the 200 bundled images as they are, three times as large, plus one, and
 brought to [0, 1]; SaCo by difference and by ratio; the salience of a group as the sum of its units
-(the paper's) and as their mean. Two runs, on the CPU in a minute.
+(the paper's) and as their mean. The proof holds for groups of one size; 1,024 pixels in 10 groups
+make two sizes, 102 and 103, which is what is measured here. Two runs, on the CPU in some minutes.
 """
 
 from __future__ import annotations

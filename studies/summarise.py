@@ -6,8 +6,14 @@ A run folder is what `faithscope run` or `faithscope evaluate --out` wrote. NAME
 of the folder and holds for each of its runs the protocol, model, data, cost, machine and versions,
 the summary with its tests, comparisons of methods, correlations of metrics; and, over the runs of
 a study, what each choice moves. Numbers have six digits, nine after the point at most; the same
-folder gives the same file. The command is read from command.txt in the folder, if somebody put it
-there; a model's card from beside its weights. Ten thousand images take some minutes.
+folder gives the same file. A model's card is read from beside its weights. Ten thousand images take
+some minutes.
+
+A run folder does not know which command made it. To have the command on the page, put it into
+command.txt in the folder, one command a line; lines with # are remarks. Without it the summary says
+so, with what the manifest knows:
+
+echo "faithscope run studies/choice_of_k.yaml --out runs/k_base --yes" > runs/k_base/command.txt
 """
 
 from __future__ import annotations
@@ -42,11 +48,10 @@ def summarise(folder: Path) -> Row:
     """Everything that the page may quote of a run or a study."""
     runs = fs.load_results(folder)
     told = runs.told if len(runs.results) > 1 else dict.fromkeys(["run"], *runs.results.values())
-    command = folder / "command.txt"
     first, *others = told.values()
     return {
         "name": runs.name,
-        "command": command.read_text().strip().splitlines() if command.exists() else [],
+        "command": command(folder, list(told.values())),
         "runs": {name: describe(result) for name, result in told.items()},
         "sensitivity": table(sensitivity_rows(runs.results)),
         "changes": {
@@ -54,6 +59,26 @@ def summarise(folder: Path) -> Row:
             for name, other in zip(list(told)[1:], others, strict=True)
         },
     }
+
+
+def command(folder: Path, results: Sequence[fs.Result]) -> list[str]:
+    """What made the runs: command.txt, or a note of what the manifests know."""
+    file = folder / "command.txt"
+    if file.exists():
+        return file.read_text().strip().splitlines()
+    manifests = [result.manifest for result in results]
+    about = [
+        ("model", [m["model"]["name"] for m in manifests]),
+        ("data", [f"{m['data']['name']} ({m['data']['images']} images)" for m in manifests]),
+        ("metrics", [metric for m in manifests for metric in m["metrics"]]),
+        ("methods", [method for m in manifests for method in m["methods"]]),
+        *(
+            (name, [str(m["protocol"][name]) for m in manifests])
+            for name in manifests[0]["protocol"]
+        ),
+    ]
+    known = "; ".join(f"{name} {', '.join(dict.fromkeys(values))}" for name, values in about)
+    return [f"# {folder.resolve().name}: no command.txt; the manifest says {known}"]
 
 
 def describe(result: fs.Result) -> Row:

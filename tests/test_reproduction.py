@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import re
 import shutil
@@ -36,15 +37,6 @@ def block(file: Path, name: str) -> str:
     """What stands between the markers of a page."""
     (text,) = [part[0] for part in page.BLOCK.finditer(file.read_text()) if part[2] == name]
     return text.split("-->\n", 1)[1].removesuffix("<!-- end -->")
-
-
-def numbers(value: Any) -> set[float]:
-    """Every number inside a summary."""
-    if isinstance(value, dict):
-        return set().union(*map(numbers, value.values()))
-    if isinstance(value, list):
-        return set().union(*map(numbers, value))
-    return {float(value)} if isinstance(value, int | float) else set()
 
 
 @pytest.mark.parametrize("file", page.PAGES, ids=lambda file: file.name)
@@ -87,9 +79,8 @@ def test_every_number_that_we_found_is_in_a_summary(file, name):
     quoted = re.findall(pattern, text)
     assert len(quoted) > 1
     assert [triple for triple in quoted if triple not in known] == []
-    alone = re.findall(r"\d+\.\d+", re.sub(r"p ≤ [\d.]+", "", re.sub(pattern, "", text)))
-    rounded = {f"{abs(value):.3f}" for value in numbers(studies)}
-    assert [said for said in alone if said not in rounded] == []
+    rest = re.sub(r"p ≤ [\d.]+", "", re.sub(pattern, "", text))
+    assert re.findall(r"\d+\.\d+", rest) == [], "a score without its interval"
 
 
 def test_every_sentence_has_a_number_with_its_interval():
@@ -97,6 +88,35 @@ def test_every_sentence_has_a_number_with_its_interval():
     assert len(sentences) >= 9
     for sentence in sentences:
         assert re.search(r"\d\.\d+ \[[−+]?\d\.\d+, [−+]?\d\.\d+\]", sentence), sentence
+
+
+def test_the_page_counts_tests_as_they_are_made():
+    from faithscope.results.stats import paired_p_values
+
+    assert inspect.signature(paired_p_values).parameters["resamples"].default == page.FLIPS
+    have = page.Summaries()
+    said = page.families(have)
+    for name in page.MODELS:
+        run = have.run(name)
+        tested = [row for row in page.rows_of(run["summary"]) if row["p_vs_random"] is not None]
+        assert f"{len(tested)} tests against matched" in said
+        lowest = min(row["p_vs_random"] for row in tested)
+        assert f"second no lower than {lowest:.3f}" in said
+        lowest = min(row["p"] for row in page.rows_of(run["comparisons"]))
+        assert f"first family can be no lower than {lowest:.3f}" in said
+
+
+def test_verdicts_opposed_to_saco_are_counted_on_both_sides():
+    have = page.Summaries()
+    counts = dict.fromkeys(page.OTHERS, 0)
+    for name in page.MODELS:
+        for method in page.METHODS:
+            ours = have.cell(name, method)["verdict"]
+            for metric in counts:
+                other = have.cell(name, method, metric)["verdict"]
+                counts[metric] += (ours, other) in {("better", "worse"), ("worse", "better")}
+    shown = page.listed([f"{n} ({page.METRICS[metric]})" for metric, n in counts.items()])
+    assert f"in {shown} of 60 cases" in page.matched_text(have)
 
 
 @pytest.mark.parametrize("name", ["c10_base", "ablation_deit", "k_base", "fills_base"])
@@ -168,6 +188,19 @@ def test_a_summary_says_what_the_run_says(study, tmp_path):
     assert change["second"] == pytest.approx(black, rel=1e-5)
     assert have.run("little")["model"]["card"]["test_accuracy"] == 0.9407
     assert sum(have.run("little")["k_used"]["rollout"].values()) == 6
+
+
+def test_the_command_is_that_of_command_txt_or_a_note(study, tmp_path):
+    folder = tmp_path / "copied"
+    shutil.copytree(study, folder)
+    (note,) = summarise.summarise(folder)["command"]
+    assert note.startswith("# copied: no command.txt")
+    assert "bundled:cifar10 (6 images)" in note and "fill mean, black" in note
+    for told, shown in ((None, note), ("faithscope run x.yaml\n# 3 s\n", "faithscope run x.yaml")):
+        if told:
+            (folder / "command.txt").write_text(told)
+        summarise.main([str(folder), "--out", str(tmp_path)])
+        assert page.commands(page.Summaries(tmp_path), "copied").splitlines()[1] == shown
 
 
 def test_summaries_repeat(study, tmp_path):
