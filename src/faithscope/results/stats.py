@@ -59,7 +59,7 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     r"""Bias-corrected and accelerated bootstrap interval of the mean; NaN for fewer than 2 values.
 
-    The same as scipy's, whose jackknife, five sixths of its time for 10,000 values, has a closed
+    The same as scipy's, whose jackknife, more than half of its time for 10,000 values, has a closed
     form for a mean: the acceleration is
 
     .. math:: a = \frac{\sum_i (x_i - \bar x)^3}{6 \left(\sum_i (x_i - \bar x)^2\right)^{3/2}}
