@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from faithscope.cli.shared import Json, app, check_run, examples, make_folder
-from faithscope.errors import FaithscopeError
 from faithscope.registry import split_specs
 
 if TYPE_CHECKING:
@@ -77,7 +76,9 @@ def compare(
     else:
         show_comparison(found)
     if csv is not None:
-        write_csv(found, csv)
+        from faithscope.report.tables import as_csv, write_table
+
+        write_table(csv, as_csv(found.rows))
         say_files({"table": csv}, stderr=as_json)
     for line in failed:
         typer.echo(f"failed: {line}", err=True)
@@ -100,20 +101,3 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
         "left_out": {"methods": comparison.lone_methods, "metrics": comparison.lone_metrics},
         "rows": comparison.rows,
     }
-
-
-def write_csv(comparison: Comparison, path: Path) -> None:
-    """Write the table, a number that is not known as an empty field."""
-    import csv
-
-    columns = comparison.summary().column_names
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
-            for row in comparison.rows:
-                writer.writerow("" if row[c] != row[c] else row[c] for c in columns)
-    except OSError as error:
-        raise FaithscopeError(
-            f"The table cannot be written to '{path}' ({error.strerror}): give another file."
-        ) from None

@@ -18,7 +18,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.models import Model
 from faithscope.perturb import to_pixels
 from faithscope.report.style import INK, MUTED, colours, house_style, wrap_label
-from faithscope.results.files import replace_file
+from faithscope.results.files import write_output
 from faithscope.results.pictures import photographs, scale_map
 
 Array = NDArray[np.float64]
@@ -357,22 +357,16 @@ def _text_height(texts: Sequence[str]) -> float:
 def save_figure(figure: Figure, file: Path, *, crop: bool = False) -> None:
     """Write a figure in the format of the suffix, no larger than matplotlib can draw."""
     dpi = min(DPI, MOST_PIXELS / max(figure.get_size_inches()))
-    try:
-        content = BytesIO()
-        kind = file.suffix[1:].lower()
-        dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}  # same run, same bytes
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for it
-            figure.savefig(
-                content,
-                format=kind,
-                dpi=dpi,
-                bbox_inches="tight" if crop else None,
-                metadata=dates.get(kind),
-            )
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, content.getvalue())
-    except OSError as error:
-        raise FaithscopeError(
-            f"The figure cannot be written to '{file}' ({error.strerror}): give another path."
-        ) from None
+    content = BytesIO()
+    kind = file.suffix[1:].lower()
+    dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}  # same run, same bytes
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for it
+        figure.savefig(
+            content,
+            format=kind,
+            dpi=dpi,
+            bbox_inches="tight" if crop else None,
+            metadata=dates.get(kind),
+        )
+    write_output(file, content.getvalue(), "figure")

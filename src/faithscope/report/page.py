@@ -24,7 +24,7 @@ from faithscope.report.gallery import MOST_BYTES, colour_table, make_gallery
 from faithscope.report.plots import Plot, plots_of, sensitivity
 from faithscope.report.style import number
 from faithscope.results import Result
-from faithscope.results.files import replace_file
+from faithscope.results.files import write_output
 from faithscope.results.sensitivity import sensitivity_rows
 
 MEANINGS: Mapping[str, Mapping[str, str]] = {
@@ -118,16 +118,8 @@ def write_page(
         title: what the page is about; by default the model and the data.
         notes: warnings to show at its top.
     """
-    file = Path(path)
     text = render_page(results, title=title, notes=notes)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, text.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise FaithscopeError(
-            f"The page cannot be written to '{file}' ({error.strerror}): give another path."
-        ) from None
-    return file
+    return write_output(Path(path), text.encode("utf-8", "backslashreplace"), "page")
 
 
 def render_page(

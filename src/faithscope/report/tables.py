@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faithscope.errors import FaithscopeError, choose
+from faithscope.errors import choose
 from faithscope.report.plots import Plot, plots_of, sensitivity
 from faithscope.results import Result, sensitivity_rows
-from faithscope.results.files import replace_file
+from faithscope.results.files import write_output
 from faithscope.results.result import SIGNIFICANT, escape_markdown, markdown_table
 from faithscope.results.sensitivity import reads_k
 
@@ -60,10 +60,7 @@ def write_tables(results: Mapping[str, Result], folder: str | Path) -> list[Path
     moved = sensitivity_rows(results)
     if moved:
         texts |= _all_forms(sensitivity_table(moved), moved)
-    files = []
-    for name, text in texts.items():
-        files.append(_write(Path(folder) / name, text))
-    return files
+    return [write_table(Path(folder) / name, text) for name, text in texts.items()]
 
 
 def write_figures(
@@ -351,12 +348,6 @@ def _field(value: Any) -> Any:
     return "" if value != value else value
 
 
-def _write(file: Path, text: str) -> Path:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, text.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise FaithscopeError(
-            f"The table cannot be written to '{file}' ({error.strerror}): give another folder."
-        ) from None
-    return file
+def write_table(file: Path, text: str) -> Path:
+    """Write one table."""
+    return write_output(file, text.encode("utf-8", "backslashreplace"), "table")

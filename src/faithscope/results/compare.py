@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from faithscope.errors import FaithscopeError, choose, unknown
+from faithscope.results.pairing import intact, other_answers, shared_samples
 from faithscope.results.result import Result, images_needed, judge, named
 from faithscope.results.runs import load_results
 from faithscope.results.sensitivity import reads_k
@@ -26,8 +27,6 @@ from faithscope.results.stats import bootstrap_interval, effect_size, holm, pair
 Row = dict[str, Any]
 Source = Result | str | Path
 """A result, or the folder of a run."""
-SAME_ANSWER = 0.1
-"""A model gives the same intact image no probabilities further apart, whatever the rounding."""
 
 KINDS = (
     "better on every metric",
@@ -178,11 +177,11 @@ def compare(
     chosen_metrics, lone_metrics = _shared("metric", first.metrics, second.metrics, metrics)
     axes = _axes(first, second, chosen_metrics)
     allowed = _check_differences(first, second, axes, _names(allow))
-    shared, theirs = _samples(first), set(_samples(second))
-    samples = tuple(sample for sample in shared if sample in theirs)
+    samples = tuple(shared_samples(first, second))
     if not samples:
         raise FaithscopeError(
-            f"The runs have no sample in common ('{shared[0]}' … and '{_samples(second)[0]}' …): "
+            f"The runs have no sample in common ('{_samples(first)[0]}' … and "
+            f"'{_samples(second)[0]}' …): "
             "compare runs over the same images, which are matched by name."
         )
     strangers = _strangers(first, second, samples, axes)
@@ -199,8 +198,8 @@ def compare(
         methods=chosen_methods,
         metrics=chosen_metrics,
         samples=samples,
-        only_first=len(shared) - len(samples),
-        only_second=len(theirs) - len(samples),
+        only_first=first.samples.num_rows - len(samples),
+        only_second=second.samples.num_rows - len(samples),
         lone_methods=lone_methods,
         lone_metrics=lone_metrics,
         differs=tuple(_in_words(first, second, axes)),
@@ -362,24 +361,14 @@ def _strangers(
     Labels tell if the classes are the same, and the intact answers if model and target are.
     """
     classes = [_model(result).get("classes") for result in (first, second)]
-    columns = [_intact(result, samples) for result in (first, second)]
+    columns = [intact(result, samples) for result in (first, second)]
     differ = np.zeros(len(samples), dtype=bool)
     if classes[0] == classes[1]:
         label, other = columns[0]["label"], columns[1]["label"]
         differ |= (label >= 0) & (other >= 0) & (label != other)
     if not axes.keys() & {"model", "data", "target", "precision"}:
-        answers = [np.exp(column["log_p0"]) for column in columns]
-        differ |= np.abs(answers[0] - answers[1]) > SAME_ANSWER
-        differ |= columns[0]["predicted"] != columns[1]["predicted"]
+        differ |= other_answers(first, second, samples)
     return int(differ.sum())
-
-
-def _intact(result: Result, samples: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Label, classes and log-probability of some samples, in their order."""
-    names = ("label", "target", "predicted", "log_p0")
-    place = {sample: i for i, sample in enumerate(_samples(result))}
-    rows = [place[sample] for sample in samples]
-    return {name: result.samples[name].to_numpy()[rows] for name in names}
 
 
 def _notes(
@@ -402,7 +391,7 @@ def _notes(
             "The images have the same names but another fingerprint: their pixels may differ "
             "(another model's preprocessing, other files, another order)."
         )
-    targets = [_intact(result, samples)["target"] for result in (first, second)]
+    targets = [intact(result, samples)["target"] for result in (first, second)]
     if others := int((targets[0] != targets[1]).sum()):
         notes.append(
             f"For {others} of {len(samples)} images the runs explain different classes"

@@ -9,6 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from faithscope.errors import FaithscopeError
+
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file and wait until the disk has it."""
@@ -27,6 +29,18 @@ def replace_file(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_output(path: Path, content: bytes, what: str) -> Path:
+    """Write a file that somebody asked for, whole; say so if that is impossible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    except OSError as error:
+        raise FaithscopeError(
+            f"The {what} cannot be written to '{path}' ({error.strerror}): give another path."
+        ) from None
+    return path
 
 
 def parquet(table: pa.Table) -> bytes:

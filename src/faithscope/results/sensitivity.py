@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from faithscope.results.pairing import other_answers, shared_samples
 from faithscope.results.result import Result
 from faithscope.results.stats import rank_agreement, sensitivity, share_flipped
 
@@ -20,8 +21,6 @@ Row = dict[str, Any]
 
 AXES = ("fill", "units", "upsample", "ties", "group", "k", "seed")
 """Choices of which two runs may differ in one; runs that differ in anything else stay apart."""
-SAME_ANSWER = 0.02
-"""Two log-probabilities of the same intact image are no further apart, whatever the rounding."""
 
 _K = re.compile(r"(?<=[(,])\s*k=([^,)]+)(?:,\s*)?")
 
@@ -89,8 +88,8 @@ def _across_runs(runs: Runs) -> Iterator[Row]:
         for (settings, left), *others in _alike(runs, but=axis):
             for others_settings, right in others:
                 pair = settings[axis], others_settings[axis]
-                samples = _shared_samples(left, right)
-                if pair[0] == pair[1] or not samples:
+                samples = shared_samples(left, right)
+                if pair[0] == pair[1] or not samples or other_answers(left, right, samples).any():
                     continue
                 methods = [method for method in left.methods if method in right.methods]
                 for metric in left.metrics:
@@ -151,30 +150,6 @@ def _model_name(model: tuple[str, str], runs: Runs) -> str:
     name, fingerprint = model
     namesakes = {other["model"][1] for other, _ in runs if other["model"][0] == name}
     return name if len(namesakes) == 1 else f"{name} ({fingerprint[:8]})"
-
-
-def _shared_samples(left: Result, right: Result) -> list[str]:
-    """The samples that two runs of a model have in common; a tolerance may end them at others.
-
-    None if the model's answers to them differ: a sample of an array is named by its place, which
-    holds another image in another array.
-    """
-    ours, theirs = (_answers(result) for result in (left, right))
-    both = [sample for sample in ours if sample in theirs]
-    same = all(_same_answer(ours[sample], theirs[sample]) for sample in both)
-    return both if same else []
-
-
-def _answers(result: Result) -> dict[str, tuple[int, float]]:
-    """The predicted class of every intact sample, and the log-probability of its target."""
-    names = ("sample", "predicted", "log_p0")
-    samples, predicted, log_p = (result.samples[name].to_pylist() for name in names)
-    return dict(zip(samples, zip(predicted, log_p, strict=True), strict=True))
-
-
-def _same_answer(one: tuple[int, float], other: tuple[int, float]) -> bool:
-    broken = np.isnan(one[1]) and np.isnan(other[1])
-    return one[0] == other[0] and (broken or abs(one[1] - other[1]) < SAME_ANSWER)
 
 
 def _values(
