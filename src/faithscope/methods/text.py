@@ -1,0 +1,207 @@
+"""Measures for text: how much each token mattered to the gold label's logit.
+
+As for images, a measure declares the evidence it needs and is a short function of it; a model that
+can be explained gives the evidence (models/bilstm.py, models/text_classifier.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from torch import Tensor
+
+from faithscope.errors import FaithscopeError, choose
+from faithscope.registry import Registry, as_list, check_options, format_spec, parse_spec
+
+TOKEN_NEEDS = {
+    "attention": "the attention weight of every token",
+    "gradient": "d logit_gold / d word embedding",
+    "path_gradient": "its mean over inputs scaled from 0 to 1",
+    "statistics": "the words and labels of the training split",
+}
+"""What a measure may declare that it reads."""
+
+TOKEN_METHODS: Registry[TokenMethod] = Registry("measure", group="faithscope.measures")
+
+
+@dataclass(frozen=True, eq=False)
+class TokenEvidence:
+    """What a model left behind of B texts of T tokens; positions beyond a text's length are 0."""
+
+    embeddings: Tensor | None = None
+    """[B, T, E] word embeddings as the model reads them."""
+    attention: Tensor | None = None
+    """[B, T] attention weights."""
+    gradient: Tensor | None = None
+    """[B, T, E] gradient of the gold logit with respect to `embeddings`."""
+    gram: Tensor | None = None
+    """[E, E] the embedding matrix's Gram matrix, or [B, E, E] where texts have their own."""
+    path_gradient: Tensor | None = None
+    """[B, T, E] the gradient averaged over the path (weights as `path_weights` gave them)."""
+    word_scores: Tensor | None = None
+    """[B, T] statistics of the training split for the word at each position."""
+    uniform: Tensor | None = None
+    """[B, T] random numbers in [0, 1)."""
+
+
+@dataclass(frozen=True)
+class TokenMethod:
+    """A measure for text: `function` maps TokenEvidence to scores [B, T], higher matters more."""
+
+    name: str
+    function: Callable[..., Tensor]
+    needs: frozenset[str] = frozenset()
+    is_random: bool = False
+    in_papers: bool = False
+    summary: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name with its options, as it stands in tables."""
+        return format_spec(self.name, self.options)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every option and its default: the function's keyword-only arguments."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    def __call__(self, evidence: TokenEvidence) -> Tensor:
+        """The scores of a batch."""
+        return self.function(evidence, **self.options)
+
+    def path(self) -> list[tuple[float, float]]:
+        """The scales of the input at which the gradient is taken, and the weight of each."""
+        chosen = {**self.defaults, **self.options}
+        steps = chosen["steps"]
+        shares = [i / steps for i in range(1, steps + 1)]
+        if chosen["scaling"] == "code":
+            return [(share, share / steps) for share in shares]
+        return [(share, 1 / steps) for share in shares]
+
+
+def register_measure(
+    name: str, *, needs: Iterable[str] = (), is_random: bool = False, in_papers: bool = False
+) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Register a function of TokenEvidence as a measure; its keyword-only arguments are options."""
+
+    def decorate(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        made = TokenMethod(
+            name,
+            function,
+            needs=frozenset(needs),
+            is_random=is_random,
+            in_papers=in_papers,
+            summary=(inspect.getdoc(function) or "").partition("\n")[0],
+        )
+        TOKEN_METHODS.register(name, made)
+        return function
+
+    return decorate
+
+
+def _given(evidence: Tensor | None) -> Tensor:
+    assert evidence is not None  # what a measure declares to need is there
+    return evidence
+
+
+def _sized(scores: Tensor, signed: bool) -> Tensor:
+    return scores if signed else scores.abs()
+
+
+@register_measure("attention", needs=("attention",), in_papers=True)
+def attention(evidence: TokenEvidence) -> Tensor:
+    r"""The attention weight of the token, :math:`\alpha_t`."""
+    return _given(evidence.attention)
+
+
+@register_measure("gradient", needs=("gradient",), in_papers=True)
+def gradient(evidence: TokenEvidence) -> Tensor:
+    r"""L2 norm of the gradient with respect to the token's one-hot vector.
+
+    .. math:: \| W g_t \|_2 = \sqrt{g_t^\top (W^\top W) g_t}
+
+    with the gradient :math:`g_t` of the word embedding and the embedding matrix :math:`W` [V, E]:
+    the Gram matrix [E, E] stands for the V numbers per token, which are never made.
+    """
+    g, gram = _given(evidence.gradient), _given(evidence.gram)
+    return ((g @ gram) * g).sum(-1).clamp_min(0).sqrt()
+
+
+@register_measure("input_x_gradient", needs=("gradient",), in_papers=True)
+def input_x_gradient(evidence: TokenEvidence, *, signed: bool = False) -> Tensor:
+    r"""Input times gradient, :math:`|\langle e_t, g_t \rangle|`; `signed` keeps the sign."""
+    return _sized((_given(evidence.embeddings) * _given(evidence.gradient)).sum(-1), signed)
+
+
+@register_measure("integrated_gradients", needs=("path_gradient",), in_papers=True)
+def integrated_gradients(
+    evidence: TokenEvidence,
+    *,
+    steps: int = 50,
+    scaling: Literal["code", "paper"] = "code",
+    signed: bool = False,
+) -> Tensor:
+    r"""Integrated gradients from the zero embedding.
+
+    .. math:: \Bigl| \Bigl\langle e_t, \frac1k \sum_{i=1}^k w_i \nabla f(\tfrac ik e)
+              \Bigr\rangle_t \Bigr|
+
+    with :math:`w_i = 1` in the paper and :math:`w_i = i/k` in the program that made its tables
+    (`scaling`: the gradient there is taken through the scaling).
+    """
+    return _sized((_given(evidence.embeddings) * _given(evidence.path_gradient)).sum(-1), signed)
+
+
+@register_measure("mutual_information", needs=("statistics",))
+def mutual_information(evidence: TokenEvidence) -> Tensor:
+    """What the word's presence tells of the class in the training split, whatever the model."""
+    return _given(evidence.word_scores)
+
+
+@register_measure("random", is_random=True, in_papers=True)
+def random(evidence: TokenEvidence) -> Tensor:
+    """Uniform noise."""
+    return _given(evidence.uniform)
+
+
+def measure(name: str, **options: Any) -> TokenMethod:
+    """Make a measure from its name (or text like ``integrated_gradients(steps=20)``) and options.
+
+    >>> measure("integrated_gradients", steps=20).label
+    'integrated_gradients(steps=20)'
+    """
+    name, in_text = parse_spec(name)
+    options = {**in_text, **options}
+    found = TOKEN_METHODS[name]
+    check_options("measure", name, options, found.defaults)
+    for option, valid in {"scaling": ("code", "paper")}.items():
+        if option in options and option in found.defaults:
+            choose(f"{option} of '{name}'", options[option], valid)
+    if options.get("steps", 1) < 1:
+        raise FaithscopeError(f"The option 'steps' of measure '{name}' must be at least 1.")
+    return replace(found, options=options)
+
+
+def resolve_measures(
+    measures: str | TokenMethod | Iterable[str | TokenMethod],
+) -> list[TokenMethod]:
+    """Turn names and objects into measures; "all" are the paper's, "registered" is everything."""
+    resolved: list[TokenMethod] = []
+    for item in as_list("measure", measures, (str, TokenMethod)):
+        if isinstance(item, TokenMethod):
+            resolved.append(item)
+        elif item in ("all", "registered"):
+            known = TOKEN_METHODS.values()
+            resolved += [entry for entry in known if entry.in_papers or item == "registered"]
+        else:
+            resolved.append(measure(item))
+    labels = [item.label for item in resolved]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise FaithscopeError(f"The measure '{label}' is named twice: name it once.")
+    return resolved

@@ -1,0 +1,1 @@
+"""Retraining: ROAR, Recursive ROAR and RACU."""
