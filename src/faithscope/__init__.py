@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from faithscope.errors import FaithscopeError
     from faithscope.evaluation import Evaluation, Forecast, prepare
     from faithscope.methods import Evidence, Method, layer_method, method, register_method
-    from faithscope.metrics import Metric, metric, register_metric, saco
+    from faithscope.metrics import Metric, metric, racu, register_metric, saco
     from faithscope.models import Model, load_model, wrap
     from faithscope.results import Result, load_result, load_results
     from faithscope.results.compare import Comparison, compare
@@ -44,6 +44,7 @@ _HOMES = {
     "method": "methods",
     "metric": "metrics",
     "prepare": "evaluation",
+    "racu": "metrics",
     "register_method": "methods",
     "register_metric": "metrics",
     "run_study": "studies",
@@ -73,6 +74,7 @@ __all__ = [
     "method",
     "metric",
     "prepare",
+    "racu",
     "register_method",
     "register_metric",
     "run_study",

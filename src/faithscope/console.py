@@ -26,7 +26,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from faithscope.evaluation import Evaluation, Forecast
-    from faithscope.results import Comparison, Result
+    from faithscope.results import Comparison, Result, RoarComparison
 
 UNWRAPPED = 1000
 """Columns of what is not a terminal: enough that no line is broken."""
@@ -58,7 +58,7 @@ def note(text: str) -> None:
     say(text, "dim", stderr=True)
 
 
-def _show(table: Table) -> None:
+def show(table: Table) -> None:
     """Print a table as the answer; what is not a terminal gets no blanks at the end of lines."""
     out = screen()
     if out.is_terminal:
@@ -237,7 +237,7 @@ def show_result(result: Result) -> None:
     for line in _heading(result):
         say(line)
     out.print()
-    _show(_fitting_table(result, out))
+    show(_fitting_table(result, out))
     for line in _legend(result):
         say(line, "dim")
     for line in _flags(result):
@@ -246,7 +246,7 @@ def show_result(result: Result) -> None:
     verdicts = Table.grid(padding=(0, 1))
     for sentence in (*result.verdicts(), *result.metric_verdicts()):
         verdicts.add_row("  •", Text(sentence))
-    _show(verdicts)
+    show(verdicts)
     if "stopping" in result.manifest:
         say(f"  {_stopping(result.manifest['stopping'])}")
 
@@ -285,7 +285,7 @@ def show_sensitivity(rows: Iterable[Mapping[str, Any]]) -> None:
             f"{row['agreement']:.2f}" if row["agreement"] == row["agreement"] else "—",
         )
     say("\nWhat the protocol's choices move", "bold")
-    _show(table)
+    show(table)
     say(
         "Change of a score from the first value to the other; pairs of methods whose order of "
         "means flips; rank correlation over methods, image by image.",
@@ -343,7 +343,7 @@ def _fitting_table(
 
 def _table(result: Result, rows: Sequence[Mapping[str, Any]], layout: Layout) -> Table:
     """Methods by metrics; baselines apart, below."""
-    table = _plain_table()
+    table = plain_table()
     shape = _broken if layout is _narrow else str
     table.add_column("method", overflow="fold")
     columns = []
@@ -409,7 +409,8 @@ def _broken(label: str) -> str:
     return f"{label[:cut]}{'' if signs else '-'}\n{label[cut:]}"
 
 
-def _plain_table() -> Table:
+def plain_table() -> Table:
+    """A table in our style, without frames."""
     return Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
 
 
@@ -436,19 +437,19 @@ def _flags(result: Result) -> list[str]:
 
 def show_scores(rows: Iterable[Mapping[str, Any]]) -> None:
     """Print the SaCo of one image, one row of the scores per method."""
-    table = _plain_table()
+    table = plain_table()
     table.add_column("method")
     table.add_column("SaCo ↑", justify="right")
     table.add_column("")
     for row in rows:
         number = "—" if math.isnan(row["value"]) else f"{row['value']:.3f}"
         table.add_row(Text(row["method"]), number, Text(row["flag"], "yellow"))
-    _show(table)
+    show(table)
 
 
 def show_story(rows: Iterable[Mapping[str, Any]]) -> None:
     """Print SaCo and AOPC of one image, each beside the range of its random draws."""
-    table = _plain_table()
+    table = plain_table()
     table.add_column("method")
     for name in ("SaCo ↑", "AOPC ↑"):
         table.add_column(name, justify="right")
@@ -459,7 +460,7 @@ def show_story(rows: Iterable[Mapping[str, Any]]) -> None:
             _number_and_range(row[name], row["random"].get(name, ())) for name in ("saco", "aopc")
         )
         table.add_row(Text(row["method"]), *saco, *aopc, Text(row["flag"], "yellow"))
-    _show(table)
+    show(table)
 
 
 def _number_and_range(value: float, draws: Sequence[float]) -> tuple[str, str]:
@@ -479,7 +480,7 @@ def show_entries(title: str, entries: Sequence[tuple[str, str, str]]) -> None:
         if traits:
             text.append(f"\n{traits}", "dim")
         grid.add_row(Text(f"  {name}", "cyan"), text)
-    _show(grid)
+    show(grid)
     say()
 
 
@@ -492,7 +493,7 @@ def show_check(name: str, status: str, detail: str, advice: str) -> None:
     grid.add_column(min_width=4)
     grid.add_column(min_width=16)
     grid.add_row(Text(status, STYLES[status]), name, text)
-    _show(grid)
+    show(grid)
 
 
 class _Signed(float):
@@ -502,8 +503,14 @@ class _Signed(float):
         return super().__format__(f"+{form}")
 
 
-def show_comparison(comparison: Comparison) -> None:
+def show_comparison(comparison: Comparison | RoarComparison) -> None:
     """Print what differs between two runs, the table of differences, and the verdict in words."""
+    from faithscope.results import Comparison
+
+    if not isinstance(comparison, Comparison):
+        from faithscope.console_roar import show_roar_comparison
+
+        return show_roar_comparison(comparison)
     out = screen()
     for place, result in (("first", comparison.first), ("second", comparison.second)):
         say(f"{place:<9}{_heading(result)[0]}")
@@ -512,7 +519,7 @@ def show_comparison(comparison: Comparison) -> None:
     for line in (*_left_out(comparison), *comparison.notes):
         say(line, "yellow")
     out.print()
-    _show(_fitting_table(_skeleton(comparison), out, _as_differences(comparison)))
+    show(_fitting_table(_skeleton(comparison), out, _as_differences(comparison)))
     for line in _comparison_legend(comparison):
         say(line, "dim")
     say(f"\n{comparison.headline()}", "bold")
@@ -520,7 +527,7 @@ def show_comparison(comparison: Comparison) -> None:
     for sentence in comparison.sentences():
         sentences.add_row("  •", Text(sentence))
     if sentences.rows:
-        _show(sentences)
+        show(sentences)
 
 
 def _shared_samples(comparison: Comparison) -> str:

@@ -1,4 +1,4 @@
-"""`faithscope compare`: one run against another, image by image; fails a job if asked to."""
+"""`faithscope compare`: one run against another, pair by pair; fails a job if asked to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from faithscope.cli.shared import Json, app, check_run, examples, make_folder
 from faithscope.registry import split_specs
 
 if TYPE_CHECKING:
-    from faithscope.results import Comparison
+    from faithscope.results import Comparison, RoarComparison
 
 
 @app.command(
@@ -49,7 +49,11 @@ def compare(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two runs, image by image; fail if the second is worse."""
+    """Compare two runs, image by image or seed by seed; fail if the second is worse.
+
+    Two ROAR runs of the same data and levels are compared by RACU and by the mean performance over
+    the levels: METHOD is then a measure or MEASURE/PROCEDURE, METRIC racu or area.
+    """
     from faithscope.console import print_json, say_files, show_comparison, waiting
 
     for folder in (first, second):
@@ -86,15 +90,18 @@ def compare(
         raise typer.Exit(1)
 
 
-def as_data(comparison: Comparison) -> dict[str, Any]:
+def as_data(comparison: Comparison | RoarComparison) -> dict[str, Any]:
     """A comparison for a program to read."""
+    from faithscope.results import Comparison
+
+    of_images = isinstance(comparison, Comparison)
     return {
         "headline": comparison.headline(),
         "sentences": comparison.sentences(),
         "differs": comparison.differs,
         "notes": comparison.notes,
-        "samples": {
-            "shared": len(comparison.samples),
+        "samples" if of_images else "seeds": {
+            "shared": comparison.shared,
             "only_first": comparison.only_first,
             "only_second": comparison.only_second,
         },

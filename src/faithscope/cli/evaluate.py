@@ -133,7 +133,7 @@ def evaluate(
         if folder is not None:
             make_folder(folder)
     if source is not None:
-        from faithscope.results import load_result
+        from faithscope.results.result import load_result
 
         _only(context, "--from", ("source", "metrics", "out", "report", "as_json"))
         if out is not None and any(

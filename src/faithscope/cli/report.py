@@ -18,7 +18,10 @@ from faithscope.cli.shared import app, check_run, examples, make_folder
 )
 def report(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A finished run, or the folder of a study.")
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A finished run, over images or of ROAR, or the folder of a study."
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -46,13 +49,11 @@ def report(
             make_folder(folder)
     files = {}
     with waiting("drawing"):
-        from faithscope.report import write_figures, write_tables
-
         files["page"] = runs.report(page)
         if figures is not None:
-            write_figures(runs.told, figures)
+            runs.write_figures(figures)
             files["figures"] = figures
         if tables is not None:
-            write_tables(runs.told, tables)
+            runs.write_tables(tables)
             files["tables"] = tables
     say_files(files)

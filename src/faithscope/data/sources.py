@@ -67,7 +67,7 @@ def load_data(
         source = SOURCES[kind]
         if not rest:
             raise FaithscopeError(f"The data source '{kind}' needs to know what: '{kind}:…'.")
-        identifier, options = _split_options(rest)
+        identifier, options = split_options(rest)
         return source(identifier, model, limit=limit, seed=seed, options=options)
     if root.exists():
         return folder_images(root, model, limit=limit, seed=seed)
@@ -77,10 +77,10 @@ def load_data(
     )
 
 
-def _split_options(text: str) -> tuple[str, dict[str, Any]]:
+def split_options(text: str) -> tuple[str, dict[str, Any]]:
     """Cut the options off a name that may itself hold brackets, as paths do.
 
-    >>> _split_options("sets (old)/cifar(split=train)")
+    >>> split_options("sets (old)/cifar(split=train)")
     ('sets (old)/cifar', {'split': 'train'})
     """
     text = text.strip()
@@ -312,9 +312,13 @@ def _hugging_face(
     defaults = {"image": "image", "label": "label", "config": "", "split": "test"}
     check_options(KIND, "hf", options, defaults)
     given = {**defaults, **options}
-    library = _datasets_library()
-    rows, split = _open_hugging_face(library, name, options.get("split"), given["config"])
-    images = _image_column(library, rows, given["image"])
+    found, split = open_hugging_face(name, given["config"]), options.get("split")
+    if not isinstance(found, Mapping):  # one split, saved alone
+        found = {str(found.split or split or "rows"): found}
+        split = split or next(iter(found))
+    split = choose(f"split of 'hf:{name}'", split or "test", map(str, found))
+    rows = found[split]
+    images = _image_column(_datasets_library(), rows, given["image"])
     if not len(rows):
         raise FaithscopeError(f"The data set 'hf:{name}' holds no images in its {split}.")
     chosen = choose_subset(len(rows), limit, seed)
@@ -344,8 +348,12 @@ def _datasets_library() -> Any:
     )
 
 
-def _open_hugging_face(library: Any, name: str, split: str | None, config: str) -> tuple[Any, str]:
-    """Rows of one split and its name, from a folder (saved, of images, of Parquet) or the hub."""
+def open_hugging_face(name: str, config: str) -> Any:
+    """Rows by split, or the rows of one saved alone, from a folder or the hub.
+
+    A folder is one that was saved with the library, or of images or Parquet files.
+    """
+    library = _datasets_library()
     folder = Path(name).expanduser()
     if not folder.is_dir() and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
         raise FaithscopeError(
@@ -353,20 +361,14 @@ def _open_hugging_face(library: Any, name: str, split: str | None, config: str) 
         )
     try:
         if any((folder / file).is_file() for file in ("dataset_dict.json", "state.json")):
-            found = library.load_from_disk(str(folder))
-        else:
-            place = str(folder) if folder.is_dir() else name
-            found = library.load_dataset(place, config or None)
+            return library.load_from_disk(str(folder))
+        place = str(folder) if folder.is_dir() else name
+        return library.load_dataset(place, config or None)
     except Exception as error:
         raise FaithscopeError(
             f"'hf:{name}' could not be loaded ({type(error).__name__}: {_first_line(error)}): "
             "without a network give a folder."
         ) from None
-    if not isinstance(found, Mapping):  # one split, saved alone
-        found = {str(found.split or split or "rows"): found}
-        split = split or next(iter(found))
-    chosen = choose(f"split of 'hf:{name}'", split or "test", map(str, found))
-    return found[chosen], chosen
 
 
 def _image_column(library: Any, rows: Any, column: str) -> Any:

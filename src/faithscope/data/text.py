@@ -50,6 +50,7 @@ class TextData:
 
     `kind` names the family whose hyper-parameters apply: babi, sst, imdb, snli, mimic or own.
     `metric` is what is reported, `selection` what chooses the best epoch on the validation split.
+    `vocabulary` lists the words where they are not simply those of the training split.
     """
 
     name: str
@@ -62,6 +63,7 @@ class TextData:
     selection: str
     min_df: int = 1
     vectors: WordVectors | None = None
+    vocabulary: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
 
     @property

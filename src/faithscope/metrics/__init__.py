@@ -12,6 +12,7 @@ from faithscope.metrics.metric import (
 
 from faithscope.metrics.saco import AUTO_K, SaCo, auto_k, check_k, saco  # isort: skip
 from faithscope.metrics.curves import area, mean_drop, mean_log_odds
+from faithscope.metrics.racu import absolute_area, racu, racu_doubts, seed_interval
 
 __all__ = [
     "AUTO_K",
@@ -20,13 +21,17 @@ __all__ = [
     "MetricLike",
     "Responses",
     "SaCo",
+    "absolute_area",
     "area",
     "auto_k",
     "check_k",
     "mean_drop",
     "mean_log_odds",
     "metric",
+    "racu",
+    "racu_doubts",
     "register_metric",
     "resolve_metrics",
     "saco",
+    "seed_interval",
 ]

@@ -13,6 +13,7 @@ from faithscope.perturb.spans import (
     ranks_of,
     span_sums,
 )
+from faithscope.perturb.tokens import STRATEGIES, mask_tokens
 from faithscope.perturb.units import (
     UNITS,
     UPSAMPLES,
@@ -23,6 +24,7 @@ from faithscope.perturb.units import (
 
 __all__ = [
     "FILLS",
+    "STRATEGIES",
     "TIES",
     "UNITS",
     "UPSAMPLES",
@@ -33,6 +35,7 @@ __all__ = [
     "groups",
     "keep_most_relevant",
     "least_relevant_first",
+    "mask_tokens",
     "most_relevant_first",
     "order_units",
     "ranks_of",

@@ -206,8 +206,7 @@ def _check(
     file: Path,
 ) -> None:
     """Refuse what cannot be drawn before anything is."""
-    if file.suffix.lower() not in SUFFIXES:
-        raise FaithscopeError(f"Figures are written as {', '.join(SUFFIXES)}, got '{file.name}'.")
+    check_suffix(file)
     if images.ndim != 4 or not len(images) or not maps:
         raise FaithscopeError(
             f"There is nothing to draw: needed are images [B, C, H, W] and maps by method, got "
@@ -224,6 +223,12 @@ def _check(
             raise FaithscopeError(
                 f"The maps '{label}' have shape {list(values.shape)}: needed is [B, H, W]."
             )
+
+
+def check_suffix(file: Path) -> None:
+    """Refuse a file of a format that figures are not written in."""
+    if file.suffix.lower() not in SUFFIXES:
+        raise FaithscopeError(f"Figures are written as {', '.join(SUFFIXES)}, got '{file.name}'.")
 
 
 def as_array(values: Tensor) -> Array:

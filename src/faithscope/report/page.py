@@ -70,7 +70,8 @@ MOST_CLASSES = 10
 """As many of the watched classes are named."""
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as people write them."""
     if seconds < 99.5:
         return f"{seconds:.2g} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -81,8 +82,8 @@ def _duration(seconds: float) -> str:
 COSTS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "response_passes": ("perturbed passes", "{:,}".format),
     "explanation_passes": ("explanation passes", "{:,}".format),
-    "seconds": ("time", _duration),
-    "explain_seconds": ("of it explaining", _duration),
+    "seconds": ("time", duration),
+    "explain_seconds": ("of it explaining", duration),
     "passes_per_second": ("speed", "{:,.0f} perturbed passes per second".format),
     "batch_size": ("batch size", "{:,}".format),
     "shard": ("images planned together", "{:,}".format),
@@ -133,6 +134,27 @@ def render_page(
         results = {"run": results}
     if not results:
         raise FaithscopeError("There is no finished run to show: give at least one.")
+    first = next(iter(results.values())).manifest
+    moved = sensitivity(sensitivity_rows(results))
+    shared = () if moved is None else (moved,)
+    alone = len(results) == 1
+    return fill_template(
+        "page.html.j2",
+        plain_colours=colour_table("plain"),
+        signed_colours=colour_table("signed"),
+        title=title or f"{first['model']['name']} on {first['data']['name']}",
+        notes=list(notes),
+        varied=_varied(results),
+        sensitivity=None if moved is None or alone else _drawing(moved),
+        runs=[
+            _run(result, place, label, MOST_BYTES // len(results), shared if alone else ())
+            for place, (label, result) in enumerate(results.items())
+        ],
+    )
+
+
+def fill_template(name: str, **values: Any) -> str:
+    """A page of ours: a template with what every page shares, its style and its script."""
     environment = Environment(
         loader=PackageLoader("faithscope", "report"),
         autoescape=True,
@@ -142,25 +164,12 @@ def render_page(
     )
     script = _source("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    first = next(iter(results.values())).manifest
-    moved = sensitivity(sensitivity_rows(results))
-    shared = () if moved is None else (moved,)
-    alone = len(results) == 1
-    return environment.get_template("page.html.j2").render(
+    return environment.get_template(name).render(
         style=Markup(_source("page.css")),
         script=Markup(script),
         script_hash=digest,
-        plain_colours=colour_table("plain"),
-        signed_colours=colour_table("signed"),
         version=__version__,
-        title=title or f"{first['model']['name']} on {first['data']['name']}",
-        notes=list(notes),
-        varied=_varied(results),
-        sensitivity=None if moved is None or alone else _drawing(moved),
-        runs=[
-            _run(result, place, label, MOST_BYTES // len(results), shared if alone else ())
-            for place, (label, result) in enumerate(results.items())
-        ],
+        **values,
     )
 
 
@@ -176,7 +185,7 @@ def _run(
         "label": label,
         "result": result,
         "headline": result.headline(),
-        "created": _moment(manifest["created"]),
+        "created": moment(manifest["created"]),
         "compared": bool(result.verdicts()),
         "facts": _facts(result),
         "rows": _table(result),
@@ -244,12 +253,12 @@ def _facts(result: Result) -> list[str]:
     passes = result.manifest["cost"]["response_passes"]
     seconds = result.manifest["cost"]["seconds"]
     baselines = [card for card in result.manifest["methods"].values() if card["random"]]
-    methods = _count(len(result.methods) - len(baselines), "method")
+    methods = count(len(result.methods) - len(baselines), "method")
     return [
-        _count(images, "image"),
+        count(images, "image"),
         f"{methods} and random attribution" if baselines else methods,
-        _count(len(result.metrics), "metric"),
-        f"{_count(passes, 'model pass', 'model passes')} in {_duration(seconds)}",
+        count(len(result.metrics), "metric"),
+        f"{count(passes, 'model pass', 'model passes')} in {duration(seconds)}",
     ]
 
 
@@ -262,13 +271,18 @@ def _table(result: Result) -> list[dict[str, Any]]:
     return [
         {
             "method": method,
-            "name": Markup("<wbr>").join(re.split(r"(?<=[_:])|(?=\()", method)),
+            "name": breakable(method),
             "granularity": cards[method]["granularity"],
             "matched": cards[method]["matched_random"],
             "cells": cells[method],
         }
         for method in result.methods
     ]
+
+
+def breakable(name: str) -> Markup:
+    """A name that a narrow column may break after a sign."""
+    return Markup("<wbr>").join(re.split(r"(?<=[_:])|(?=\()", name))
 
 
 def _cell(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -338,10 +352,12 @@ def _cost(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _count(number: int, one: str, many: str | None = None) -> str:
+def count(number: int, one: str, many: str | None = None) -> str:
+    """A number of things."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def _moment(created: str) -> str:
-    moment = datetime.fromisoformat(created)
-    return f"{moment.day} {moment:%B %Y, %H:%M} UTC"
+def moment(created: str) -> str:
+    """A time as people write it."""
+    when = datetime.fromisoformat(created)
+    return f"{when.day} {when:%B %Y, %H:%M} UTC"

@@ -72,7 +72,7 @@ _WORDS = {
     "worse": "worse than it",
     "": "random attribution",
 }
-_LINE_MARKERS = "osD^vPX*<"  # one more than colours: a colour comes back with another marker
+LINE_MARKERS = "osD^vPX*<"  # one more than colours: a colour comes back with another marker
 _LINE_STYLES = ("-", "--", "-.", ":")
 
 
@@ -296,7 +296,7 @@ def _looks(result: Result) -> dict[str, dict[str, Any]]:
     for place, method in enumerate(name for name in cards if name not in baselines):
         looks[method] = {
             "color": SERIES[place % len(SERIES)],
-            "marker": _LINE_MARKERS[place % len(_LINE_MARKERS)],
+            "marker": LINE_MARKERS[place % len(LINE_MARKERS)],
             "linestyle": _LINE_STYLES[place // len(SERIES) % len(_LINE_STYLES)],
             "markersize": 4,
             "linewidth": 1.5,

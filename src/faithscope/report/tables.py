@@ -10,10 +10,10 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from faithscope.errors import choose
 from faithscope.report.plots import Plot, plots_of, sensitivity
@@ -23,6 +23,7 @@ from faithscope.results.result import SIGNIFICANT, escape_markdown, markdown_tab
 from faithscope.results.sensitivity import reads_k
 
 Row = Mapping[str, Any]
+AnyResult = TypeVar("AnyResult")
 
 FORMATS = ("pdf", "png", "svg")
 RULE = r"\midrule"
@@ -55,11 +56,11 @@ def write_tables(results: Mapping[str, Result], folder: str | Path) -> list[Path
     With one run files are called `scores.md`, with several `LABEL-scores.md`.
     """
     texts: dict[str, str] = {}
-    for stem, result in _stems(results).items():
+    for stem, result in file_stems(results).items():
         texts |= _run_texts(result, stem)
     moved = sensitivity_rows(results)
     if moved:
-        texts |= _all_forms(sensitivity_table(moved), moved)
+        texts |= all_forms(sensitivity_table(moved), moved)
     return [write_table(Path(folder) / name, text) for name, text in texts.items()]
 
 
@@ -70,17 +71,24 @@ def write_figures(
 
     Formats are pdf, png and svg.
     """
+    return save_plots(_figures(results), folder, formats)
+
+
+def save_plots(
+    plots: Iterable[tuple[str, Plot]], folder: str | Path, formats: Sequence[str]
+) -> list[Path]:
+    """Write plots, each with the beginning of its file's name, in each format."""
     for form in formats:
         choose("format of a figure", form, FORMATS)
     return [
         plot.save(Path(folder) / f"{stem}{plot.name}.{form}")
-        for stem, plot in _figures(results)
+        for stem, plot in plots
         for form in formats
     ]
 
 
 def _figures(results: Mapping[str, Result]) -> Iterator[tuple[str, Plot]]:
-    for stem, result in _stems(results).items():
+    for stem, result in file_stems(results).items():
         for plot in plots_of(result):
             yield stem, plot
     moved = sensitivity(sensitivity_rows(results))
@@ -88,11 +96,11 @@ def _figures(results: Mapping[str, Result]) -> Iterator[tuple[str, Plot]]:
         yield "", moved
 
 
-def _stems(results: Mapping[str, Result]) -> dict[str, Result]:
+def file_stems(results: Mapping[str, AnyResult]) -> dict[str, AnyResult]:
     """Results by how the names of their files begin: "" for a single one."""
     if len(results) == 1:
         return {"": next(iter(results.values()))}
-    stems: dict[str, Result] = {}
+    stems: dict[str, AnyResult] = {}
     taken: set[str] = set()
     for label, result in results.items():
         stem = safe = re.sub(r"[^\w.-]+", "-", label).strip("-.")[:LONGEST_NAME] or "run"
@@ -114,11 +122,12 @@ def _run_texts(result: Result, stem: str) -> dict[str, str]:
     if rows := result.comparisons().to_pylist():
         texts[f"{stem}comparisons.csv"] = as_csv(rows)
     if rows := result.correlations().to_pylist():
-        texts |= _all_forms(correlations_table(rows, name=f"{stem}correlations"), rows)
+        texts |= all_forms(correlations_table(rows, name=f"{stem}correlations"), rows)
     return texts
 
 
-def _all_forms(table: Table, rows: Sequence[Row]) -> dict[str, str]:
+def all_forms(table: Table, rows: Sequence[Row]) -> dict[str, str]:
+    """A table as files by name: Markdown, LaTeX and CSV."""
     return {
         f"{table.name}.md": f"{markdown(table)}\n\n{table.caption}.\n",
         f"{table.name}.tex": latex(table),
@@ -192,7 +201,7 @@ def latex(table: Table) -> str:
     columns = "l" * table.names + "r" * (len(table.heads) - table.names)
     rows = [[escape_latex(cell) for cell in row] for row in table.rows]
     heads = [escape_latex(head) for head in table.heads]
-    return _latex_table(table.name, escape_latex(table.caption), columns, heads, rows)
+    return latex_table(table.name, escape_latex(table.caption), columns, heads, rows)
 
 
 def scores_latex(result: Result, *, name: str = "scores") -> str:
@@ -214,7 +223,7 @@ def scores_latex(result: Result, *, name: str = "scores") -> str:
         if not all(math.isnan(cell["ci_low"]) for cell in row):
             rows.append(["", *map(_latex_interval, row)])
     caption = f"{escape_latex(_scores_caption(result))}; in bold the best method of each column"
-    return _latex_table(name, caption, "l" + "r" * len(result.metrics), heads, rows)
+    return latex_table(name, caption, "l" + "r" * len(result.metrics), heads, rows)
 
 
 def _scores_caption(result: Result, escape: Callable[[str], str] = str) -> str:
@@ -264,7 +273,7 @@ def _latex_interval(cell: Row) -> str:
     return rf"{{\scriptsize $[{cell['ci_low']:.3f}, {cell['ci_high']:.3f}]$}}"
 
 
-def _latex_table(
+def latex_table(
     name: str, caption: str, columns: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> str:
     """Cells, already LaTeX, in a table; a row without a name belongs to the one above."""

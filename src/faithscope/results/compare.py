@@ -11,21 +11,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from faithscope.errors import FaithscopeError, choose, unknown
+from faithscope.results.compare_roar import RoarComparison, compare_roar
 from faithscope.results.pairing import intact, other_answers, shared_samples
 from faithscope.results.result import Result, images_needed, judge, named
 from faithscope.results.runs import load_results
 from faithscope.results.sensitivity import reads_k
 from faithscope.results.stats import bootstrap_interval, effect_size, holm, paired_p_values
 
+if TYPE_CHECKING:
+    from faithscope.retrain.result import RoarResult
+
 Row = dict[str, Any]
-Source = Result | str | Path
+Source: TypeAlias = "Result | RoarResult | str | Path"
 """A result, or the folder of a run."""
 
 KINDS = (
@@ -58,6 +62,8 @@ class Comparison:
     lone_metrics: tuple[str, ...]
     differs: tuple[str, ...]
     notes: tuple[str, ...]
+
+    unit = "image"
 
     def __repr__(self) -> str:
         return (
@@ -103,6 +109,27 @@ class Comparison:
     def is_random(self, method: str) -> bool:
         """Whether a method is random attribution, whose change is not an explanation's."""
         return bool(self.first.manifest["methods"][method].get("random"))
+
+    @property
+    def shared(self) -> int:
+        """How many samples both runs have."""
+        return len(self.samples)
+
+    @property
+    def names(self) -> list[str]:
+        """What a condition may call a method."""
+        return [*self.methods, *self.lone_methods]
+
+    @property
+    def lost_methods(self) -> list[str]:
+        """Explanation methods that the second run should have and does not."""
+        cards = self.first.manifest["methods"]
+        return [name for name in self.lone_methods if name in cards and not cards[name]["random"]]
+
+    @property
+    def lost_metrics(self) -> list[str]:
+        """Metrics that the second run should have and does not."""
+        return [name for name in self.lone_metrics if name in self.first.metrics]
 
     def explained(self) -> list[Row]:
         """The rows of explanation methods, without random attribution."""
@@ -165,18 +192,42 @@ def compare(
     methods: Iterable[str] | None = None,
     metrics: Iterable[str] | None = None,
     allow: Iterable[str] = (),
-) -> Comparison:
+) -> Comparison | RoarComparison:
     """Compare two runs, given as results or folders, on what both have.
 
-    The runs may differ in the model, the data or one choice of the protocol. `allow` names choices
-    ("fill", "k", "model", "data", …) that may differ besides. `methods` and `metrics` choose some
-    of those that both runs have; p-values are adjusted over what is chosen.
+    Runs over images may differ in the model, the data or one choice of the protocol. `allow` names
+    choices ("fill", "k", "model", "data", …) that may differ besides. `methods` and `metrics`
+    choose some of those that both runs have; p-values are adjusted over what is chosen. Two ROAR
+    runs are compared seed by seed, see `compare_roar`.
     """
-    first, second = _load(first), _load(second)
+    one, other = _load(first), _load(second)
+    if isinstance(one, Result) and isinstance(other, Result):
+        return _compare_images(one, other, methods, metrics, _names(allow))
+    if isinstance(one, Result) or isinstance(other, Result):
+        raise FaithscopeError(
+            "One run is over images and one of ROAR: compare two runs of the same kind."
+        )
+    if _names(allow):
+        raise FaithscopeError("Of two ROAR runs only the model may differ: leave --allow out.")
+    return compare_roar(
+        one,
+        other,
+        methods=None if methods is None else _names(methods),
+        metrics=None if metrics is None else _names(metrics),
+    )
+
+
+def _compare_images(
+    first: Result,
+    second: Result,
+    methods: Iterable[str] | None,
+    metrics: Iterable[str] | None,
+    allow: Sequence[str],
+) -> Comparison:
     chosen_methods, lone_methods = _shared("method", first.methods, second.methods, methods)
     chosen_metrics, lone_metrics = _shared("metric", first.metrics, second.metrics, metrics)
     axes = _axes(first, second, chosen_metrics)
-    allowed = _check_differences(first, second, axes, _names(allow))
+    allowed = _check_differences(first, second, axes, allow)
     samples = tuple(shared_samples(first, second))
     if not samples:
         raise FaithscopeError(
@@ -230,16 +281,17 @@ def written_p(p_value: float) -> str:
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
-def _load(source: Source) -> Result:
-    if isinstance(source, Result):
+def _load(source: Source) -> Result | RoarResult:
+    if not isinstance(source, str | Path):
         return source
-    results = load_results(source).results
+    results: dict[str, Any] = {**load_results(source).results}
     if len(results) > 1:
         raise FaithscopeError(
             f"'{source}' holds {len(results)} runs: give the folder of one of them "
             f"({', '.join(results)})."
         )
-    return next(iter(results.values()))
+    found: Result | RoarResult = next(iter(results.values()))
+    return found
 
 
 def _names(given: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.results.compare import Comparison, Row, find_name, written_p
+from faithscope.results.compare_roar import RoarComparison
 
 VERDICTS = {"worse": ("worse",), "better": ("better",), "different": ("worse", "better")}
 FORMS = (
@@ -18,6 +19,7 @@ FORMS = (
     "METHOD/METRIC<NUMBER",
     "METHOD/METRIC>NUMBER",
 )
+AnyComparison = Comparison | RoarComparison
 SHOWN = 5
 """How many rows a line names before the rest is only counted."""
 
@@ -36,14 +38,14 @@ class Condition:
     method: str = ""
     number: float = math.nan
 
-    def check(self, comparison: Comparison) -> None:
+    def check(self, comparison: AnyComparison) -> None:
         """Refuse names that neither run has."""
         if self.metric:
             find_name("metric", self.metric, [*comparison.metrics, *comparison.lone_metrics])
         if self.method:
-            find_name("method", self.method, [*comparison.methods, *comparison.lone_methods])
+            find_name("method", self.method, comparison.names)
 
-    def failure(self, comparison: Comparison) -> str:
+    def failure(self, comparison: AnyComparison) -> str:
         """One line that says why the job fails, "" if it does not.
 
         What cannot be judged (too few samples, no score, in one run only) fails too.
@@ -60,24 +62,20 @@ class Condition:
             parts.append(f"cannot be judged: {_listed(unknown)}{self._why(unknown, comparison)}")
         return f"{self.text}: {'; '.join(parts)}." if parts else ""
 
-    def _rows(self, comparison: Comparison) -> list[Row]:
+    def _rows(self, comparison: AnyComparison) -> list[Row]:
         rows = comparison.rows if self.method else comparison.explained()
-        wanted = {"metric": self.metric, "method": self.method}
         return [
             row
             for row in rows
-            if all(not name or _bare(name) == _bare(row[key]) for key, name in wanted.items())
+            if not self.metric or _bare(self.metric) == _bare(row["metric"])
+            if not self.method or _bare(self.method) in _called(row)
         ]
 
-    def _lost(self, comparison: Comparison) -> list[str]:
+    def _lost(self, comparison: AnyComparison) -> list[str]:
         """Explanation methods and metrics that the second run should have and does not."""
-        methods = [] if self.method else comparison.lone_methods
-        metrics = [] if self.metric else comparison.lone_metrics
-        cards = comparison.first.manifest["methods"]
-        return [
-            *(name for name in methods if name in cards and not cards[name]["random"]),
-            *(name for name in metrics if name in comparison.first.metrics),
-        ]
+        methods = [] if self.method else comparison.lost_methods
+        metrics = [] if self.metric else comparison.lost_metrics
+        return [*methods, *metrics]
 
     def _holds(self, row: Row) -> bool:
         if self.sign in VERDICTS:
@@ -90,9 +88,10 @@ class Condition:
         known = row["verdict"] if self.sign in VERDICTS else not math.isnan(row["difference"])
         return bool(known)
 
-    def _why(self, rows: list[Row], comparison: Comparison) -> str:
+    def _why(self, rows: list[Row], comparison: AnyComparison) -> str:
         if self.sign in VERDICTS and max(row["n"] for row in rows):
-            return f" (a verdict on {len(comparison.rows)} rows needs {comparison.enough} images)"
+            needed = f"{comparison.enough} {comparison.unit}s"
+            return f" (a verdict on {len(comparison.rows)} rows needs {needed})"
         return ""
 
 
@@ -126,7 +125,7 @@ def parse_condition(text: str) -> Condition:
     return Condition(said, sign, metric, method, bound)
 
 
-def failures(comparison: Comparison, conditions: Iterable[Condition]) -> list[str]:
+def failures(comparison: AnyComparison, conditions: Iterable[Condition]) -> list[str]:
     """One line for every condition that holds or cannot be judged."""
     lines = (condition.failure(comparison) for condition in conditions)
     return [line for line in lines if line]
@@ -134,6 +133,11 @@ def failures(comparison: Comparison, conditions: Iterable[Condition]) -> list[st
 
 def _bare(name: str) -> str:
     return "".join(name.split())
+
+
+def _called(row: Row) -> set[str]:
+    """What a condition may call the method of a row: of ROAR, the measure alone, too."""
+    return {_bare(row[key]) for key in ("method", "measure") if key in row}
 
 
 def _listed(rows: list[Row]) -> str:
@@ -145,8 +149,9 @@ def _row(row: Row) -> str:
     """One row with its numbers."""
     name = f"{row['method']}/{row['metric']}"
     if math.isnan(row["difference"]):
-        return f"{name} (no image has both scores)"
+        return f"{name} (no {'seed' if 'measure' in row else 'image'} has both scores)"
     interval = ""
     if not math.isnan(row["ci_low"]):
         interval = f" [{row['ci_low']:+.4f}, {row['ci_high']:+.4f}]"
-    return f"{name} {row['difference']:+.4f}{interval} ({written_p(row['p'])}, n = {row['n']})"
+    tested = f"{written_p(row['p'])}, " if "p" in row else ""
+    return f"{name} {row['difference']:+.4f}{interval} ({tested}n = {row['n']})"

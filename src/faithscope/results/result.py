@@ -258,6 +258,11 @@ def load_result(folder: str | Path) -> Result:
         manifest = json.loads((root / "manifest.json").read_text(encoding="utf-8"))
         if not isinstance(manifest, dict):
             raise ValueError("the manifest is not a table of names and values")
+        if manifest.get("kind") == "roar":
+            raise FaithscopeError(
+                f"'{folder}' is a ROAR run: here one over images is needed, as `faithscope "
+                "evaluate --out` writes it."
+            )
         if manifest.get("format") != FORMAT:
             raise FaithscopeError(
                 f"The run '{folder}' has format {manifest.get('format')}, this faithscope reads "

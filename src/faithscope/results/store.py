@@ -9,7 +9,6 @@ Killed at any moment, the same request goes on where it was and repeats at most 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -23,10 +22,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock, Timeout
 
 from faithscope.errors import FaithscopeError
-from faithscope.results.files import parquet, replace_file, write_file
+from faithscope.results.files import parquet, write_file
+from faithscope.results.folder import begin, digest, locked, writing
 from faithscope.results.result import Result, load_result
 from faithscope.results.schema import SCHEMAS
 
@@ -53,45 +52,11 @@ class Store:
     def open(root: Path, plan: Mapping[str, Any]) -> Iterator[Store]:
         """Begin a run in a folder, or go on with the one that is there if it is the same."""
         root = Path(root)
-        lock = FileLock(root / ".lock")
-        try:
-            with _writing(root):
-                root.mkdir(parents=True, exist_ok=True)
-                lock.acquire(timeout=0)
-        except Timeout:
-            raise FaithscopeError(
-                f"Another run is writing to '{root}': wait for it, or give another folder."
-            ) from None
-        try:
-            store = Store(root, plan)
+        with locked(root):
             for unfinished in (root / "shards").glob(".unfinished-*"):
                 shutil.rmtree(unfinished, ignore_errors=True)
-            store._begin()
-            yield store
-        finally:
-            lock.release()
-
-    def _begin(self) -> None:
-        file = self.root / "plan.json"
-        if not file.exists():
-            if (self.root / "manifest.json").exists():
-                raise FaithscopeError(
-                    f"'{self.root}' holds a result already: give another folder, or remove it."
-                )
-            with _writing(self.root):
-                text = json.dumps(self.plan, indent=1, ensure_ascii=False)
-                replace_file(file, text.encode())
-            return
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            found = {}
-        differences = list(_differences(found, json.loads(json.dumps(self.plan))))
-        if differences:
-            raise FaithscopeError(
-                f"'{self.root}' holds another run ({'; '.join(differences[:3])}): give another "
-                "folder, or remove it."
-            )
+            begin(root, plan)
+            yield Store(root, plan)
 
     def finished(self) -> Result | None:
         """The result, if the run is whole."""
@@ -115,7 +80,7 @@ class Store:
             tables = {}
             for name, schema in SCHEMAS.items():
                 content = (folder / f"{name}.parquet").read_bytes()
-                if _hash(content) != card["files"][name]:
+                if digest(content) != card["files"][name]:
                     raise ValueError(f"{name}.parquet is not what was written")
                 tables[name] = pq.read_table(pa.BufferReader(content), schema=schema)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -128,14 +93,14 @@ class Store:
 
     def write(self, index: int, shard: Shard) -> None:
         """Keep a finished shard: all of it or nothing."""
-        with _writing(self.root):
+        with writing(self.root):
             (self.root / "shards").mkdir(exist_ok=True)
             temporary = Path(tempfile.mkdtemp(dir=self.root / "shards", prefix=".unfinished-"))
             try:
                 files = {}
                 for name, table in shard.tables.items():
                     content = parquet(table)
-                    files[name] = _hash(content)
+                    files[name] = digest(content)
                     write_file(temporary / f"{name}.parquet", content)
                 card = {
                     "digests": shard.digests,
@@ -170,34 +135,3 @@ def batch_size_of(root: Path) -> int | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return chosen if isinstance(chosen, int) else None
-
-
-@contextmanager
-def _writing(root: Path) -> Iterator[None]:
-    try:
-        yield
-    except Timeout:  # of the lock, which is an OSError, too
-        raise
-    except OSError as error:
-        raise FaithscopeError(
-            f"'{root}' cannot be written to ({error.strerror}): make room or give another folder; "
-            "what is finished is kept, and the same command goes on from there."
-        ) from error
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
-def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
-    """What differs between two plans, in words."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in sorted({*there, *here}):
-            yield from _differences(there.get(key), here.get(key), f"{name} {key}".strip())
-    elif there != here:
-        yield f"{name} is {_short(there)} there and {_short(here)} here"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}…"

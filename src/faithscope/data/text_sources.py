@@ -1,0 +1,282 @@
+"""Where texts come from by name: bAbI, SST, IMDB, SNLI, MIMIC, Hugging Face, one's own files.
+
+A source is a function ``(name, options) -> TextData``; other packages add theirs through the entry
+points "faithscope.text".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from faithscope.data.babi import babi_data, load_babi, parse_questions
+from faithscope.data.images import choose_subset
+from faithscope.data.imdb import load_imdb
+from faithscope.data.mimic import load_mimic
+from faithscope.data.own_texts import (
+    COLUMN_OPTIONS,
+    SPLIT_NAMES,
+    Table,
+    file_or_folder_texts,
+    own_data,
+)
+from faithscope.data.snli import load_snli
+from faithscope.data.sources import open_hugging_face, split_options
+from faithscope.data.sst import load_sst
+from faithscope.data.text import SPLITS, TextData, Texts, TokenData
+from faithscope.data.text_files import open_text
+from faithscope.data.vectors import read_vectors
+from faithscope.data.vocabulary import Vocabulary
+from faithscope.errors import FaithscopeError, choose
+from faithscope.registry import Registry, check_options
+
+TextSource = Callable[[str, Mapping[str, Any]], TextData]
+KIND = "text source"
+TEXT_SOURCES: Registry[TextSource] = Registry(KIND, group="faithscope.text")
+EVERYWHERE = {"vectors": "", "min_df": 1}
+"""Options that every source has."""
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "babi": {"task": 1, "train": ""},
+    "sst": {},
+    "imdb": {},
+    "snli": {},
+    "mimic": {"subset": "anemia"},
+    "hf": {**COLUMN_OPTIONS, "config": ""},
+    "file": COLUMN_OPTIONS,
+    "bundled": {},
+}
+SAMPLES = {"babi1": "babi1_sample.txt.xz"}
+
+
+def load_text(name: str | Path, *, limit: int | None = None) -> TextData:
+    """Load a data set of texts by name.
+
+    Args:
+        name: ``babi:FOLDER(task=1)`` (also train=FILE), ``sst:FOLDER``, ``imdb:FOLDER``,
+            ``snli:FOLDER``, ``mimic:FOLDER(subset=anemia)`` or diabetes: the official files, cut
+            and worded as in the paper; ``bundled:babi1``, a small bAbI that comes along;
+            ``hf:ID or folder`` (options text, auxiliary, label, config); the path of one's own
+            .csv, .tsv or .jsonl file or of a folder with train, validation and test files
+            (options text, auxiliary, label, split name the columns). Everywhere: vectors=FILE,
+            pretrained word vectors (fastText's .vec, GloVe's .txt, wink's .json), and min_df=N,
+            how many training texts a word must be in to be known.
+        limit: use only so many texts of each split, spread evenly over it.
+    """
+    if limit is not None and limit < 1:
+        raise FaithscopeError(f"limit must be at least 1, got {limit}.")
+    source, place, options = _read_name(name)
+    load = TEXT_SOURCES[source]
+    if source in OPTIONS:  # another package's source checks its own
+        check_options(KIND, source, options, {**OPTIONS[source], **EVERYWHERE})
+    data = _limited(load(place, options), limit)
+    return _with_options(data, options)
+
+
+def _read_name(name: str | Path) -> tuple[str, str, dict[str, Any]]:
+    """The source, what it is asked for, and its options; a plain path is one's own file."""
+    kind, colon, rest = str(name).partition(":")
+    sourced = isinstance(name, str) and colon and re.fullmatch(r"[\w-]{2,}", kind)
+    if sourced and (kind in TEXT_SOURCES or not Path(name).expanduser().exists()):
+        if not rest.strip():
+            raise FaithscopeError(f"The text source '{kind}' needs to know what: '{kind}:…'.")
+        return kind, *_split_options(rest)
+    place, options = (str(name), {}) if isinstance(name, Path) else _split_options(name)
+    if not Path(place).expanduser().exists():
+        example = f"{name}:…" if name in TEXT_SOURCES else "babi:FOLDER"
+        raise FaithscopeError(
+            f"There is no file or folder '{place}': give a path, 'bundled:babi1' or '{example}'."
+        )
+    return "file", place, options
+
+
+def _split_options(text: str) -> tuple[str, dict[str, Any]]:
+    """Cut the options off; values that are paths need no quotes.
+
+    >>> _split_options("sst(vectors=glove/6B.txt, min_df=2)")
+    ('sst', {'vectors': 'glove/6B.txt', 'min_df': 2})
+    """
+    try:
+        return split_options(text)
+    except FaithscopeError:
+        start = text.rindex("(") + 1 if "(" in text else len(text)
+        quoted = re.sub(
+            r"(\w+)\s*=\s*([^,()'\"]*[^,()'\"\s\d][^,()'\"]*)",
+            lambda found: f"{found[1]}={found[2].strip()!r}",
+            text[start:],
+        )
+        return split_options(text[:start] + quoted)
+
+
+def _with_options(data: TextData, options: Mapping[str, Any]) -> TextData:
+    """Apply what every source takes."""
+    if "min_df" in options:
+        if options["min_df"] < 1:
+            raise FaithscopeError(f"min_df must be at least 1, got {options['min_df']}.")
+        data = replace(data, min_df=options["min_df"], vocabulary=None)
+    if options.get("vectors"):
+        file = Path(options["vectors"]).expanduser()
+        words = Vocabulary.of(data).words
+        data = replace(data, vectors=read_vectors(file, words, normal=data.kind == "mimic"))
+    return data
+
+
+def _limited(data: TextData, limit: int | None) -> TextData:
+    if limit is None or all(len(split) <= limit for _, split in data.splits):
+        return data
+    parts = {name: _subset(split, limit) for name, split in data.splits}
+    note = f"Only {limit} texts of each split, as asked."
+    return replace(
+        data,
+        train=parts["train"],
+        validation=parts["validation"],
+        test=parts["test"],
+        vocabulary=None,
+        notes=(*data.notes, note),
+    )
+
+
+def _subset(texts: Texts, limit: int) -> Texts:
+    chosen = choose_subset(len(texts), limit, None)
+
+    def some(values: tuple[Any, ...] | None) -> Any:
+        return None if values is None else tuple(values[place] for place in chosen)
+
+    return Texts(
+        texts=some(texts.texts),
+        words=some(texts.words),
+        labels=texts.labels[chosen],
+        auxiliary_texts=some(texts.auxiliary_texts),
+        auxiliary_words=some(texts.auxiliary_words),
+    )
+
+
+# Sources that are not a corpus's own
+
+
+def _bundled(name: str, options: Mapping[str, Any]) -> TextData:
+    """The sample that comes along: the first two facts and question of 2,000 bAbI-1 stories."""
+    file = (
+        resources.files("faithscope") / "bundled" / SAMPLES[choose("bundled text", name, SAMPLES)]
+    )
+    with resources.as_file(file) as path, open_text(path) as stream:
+        return babi_data(f"bundled:{name}", parse_questions(stream, file.name))
+
+
+def _own_files(name: str, options: Mapping[str, Any]) -> TextData:
+    path = Path(name).expanduser()
+    if not path.exists():
+        raise FaithscopeError(f"There is no file or folder '{path}': check the path.")
+    return file_or_folder_texts(path, options)
+
+
+def _hugging_face(name: str, options: Mapping[str, Any]) -> TextData:
+    """A data set of Hugging Face `datasets`; splits of other names than ours are left aside."""
+    found = open_hugging_face(name, options.get("config", ""))
+    if not isinstance(found, Mapping):  # one split, saved alone
+        found = {str(found.split or "all"): found}
+    known = {SPLIT_NAMES[split]: rows for split, rows in found.items() if split in SPLIT_NAMES}
+    if len(found) == 1 and not known:
+        known = {"all": next(iter(found.values()))}
+    if not known:
+        raise FaithscopeError(
+            f"'hf:{name}' has the splits {', '.join(found)}: {', '.join(SPLITS)} are needed."
+        )
+    label = options.get("label", "label")
+    classes = None
+    tables = {}
+    for split, rows in known.items():
+        classes = getattr(rows.features.get(label), "names", None)
+        columns = [*dict.fromkeys(options.get(key, "") for key in COLUMN_OPTIONS)]
+        wanted = {*columns, "text", "text2", "auxiliary", "label", "split"} & {*rows.column_names}
+        plain = rows.select_columns(sorted(wanted)).with_format(None)
+        named = [_class_named(row, label, classes) for row in plain]
+        tables[split] = Table(f"hf:{name}", tuple(rows.column_names), named)
+    short = Path(name).name if Path(name).expanduser().exists() else name
+    return own_data(f"hf:{short}", tables, options, classes=classes)
+
+
+def _class_named(row: Mapping[str, Any], label: str, classes: list[str] | None) -> dict[str, Any]:
+    """The row with its class by name; -1 is Hugging Face's "no label"."""
+    number = row.get(label)
+    if not isinstance(number, int) or classes is None:
+        return dict(row)
+    return {**row, label: classes[number] if 0 <= number < len(classes) else None}
+
+
+for _name, _source in {
+    "babi": load_babi,
+    "sst": load_sst,
+    "imdb": load_imdb,
+    "snli": load_snli,
+    "mimic": load_mimic,
+    "hf": _hugging_face,
+    "file": _own_files,
+    "bundled": _bundled,
+}.items():
+    TEXT_SOURCES.register(_name, _source)
+
+
+# What a data set is like
+
+
+def describe(data: TextData, tokens: TokenData) -> dict[str, Any]:
+    """What the paper's Tables 1, 3 and 4 say of a data set.
+
+    The mean length is of the encoded main texts of all splits, special tokens included; the
+    majority is the most frequent class of the training split, with what answering it for every
+    test text would score.
+    """
+    lengths = np.concatenate([split.lengths.numpy() for _, split in tokens.splits])
+    majority = int(np.bincount(data.train.labels, minlength=len(data.classes)).argmax())
+    return {
+        "name": data.name,
+        "kind": data.kind,
+        "classes": list(data.classes),
+        "metric": data.metric,
+        "selection": data.selection,
+        "sizes": {name: len(split) for name, split in data.splits},
+        "mean_length": float(lengths.mean()),
+        "vocabulary": len(tokens.words),
+        "majority": {
+            "class": data.classes[majority],
+            "score": constant_score(data.metric, data.test.labels, majority),
+        },
+        "truncated": dict(tokens.truncated),
+        "notes": list(data.notes),
+        "fingerprint": fingerprint(data),
+    }
+
+
+def constant_score(metric: str, labels: np.ndarray, answer: int) -> float:
+    r"""The score of giving one answer to everything; p is its share of the labels.
+
+    Accuracy and micro-F1 are p. The answer's F1 is :math:`2p / (1 + p)`, all other classes' is 0,
+    and macro-F1 averages the classes that occur in labels or answers.
+
+    >>> constant_score("macro_f1", np.array([0, 1, 1, 0]), 1)
+    0.3333333333333333
+    """
+    choose("metric", metric, ("accuracy", "micro_f1", "macro_f1"))
+    share = float(np.mean(labels == answer))
+    if metric != "macro_f1":
+        return share
+    return 2 * share / (1 + share) / len({*labels.tolist(), answer})
+
+
+def fingerprint(data: TextData) -> str:
+    """Sixteen hexadecimal digits that change with any word, label or split."""
+    digest = hashlib.sha256()
+    for _, split in data.splits:
+        for words in (split.words, split.auxiliary_words or ()):
+            for text in words:
+                digest.update("\x1f".join(text).encode("utf-8", "surrogatepass") + b"\x1e")
+            digest.update(b"\x1d")
+        digest.update(split.labels.astype("<i8").tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,168 @@
+"""The LSTM's recurrence for many models at once: the loop over time and nothing else.
+
+What can be done for all time steps together (projecting the inputs, the weights' gradients) is done
+outside the loop in large matrix products. The backward pass is written out: every factor that does
+not depend on the gradient is made beforehand, which leaves one matrix product and four
+multiplications per step. On a GPU the whole loop is one kernel (lstm_kernel.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+GATES = "oifg"
+"""The order of the gates along the last axis: three that end in a sigmoid, three that feed the
+cell. PyTorch's own order is i, f, g, o."""
+
+Counts = tuple[int, ...]
+"""How many rows of a batch there are at each time; never more than at the time before."""
+
+
+def recur(gates: Tensor, weight: Tensor, counts: Counts) -> Tensor:
+    r"""Run G independent LSTMs over time from zero states.
+
+    .. math::
+        (o, i, f, g)_t &= x_t + W h_{t-1} \\
+        c_t &= \sigma(f_t) c_{t-1} + \sigma(i_t) \tanh(g_t) \\
+        h_t &= \sigma(o_t) \tanh(c_t)
+
+    Shapes: gates [G, N, 4H] (the projected inputs :math:`x_t` with all biases), weight [G, 4H, H]
+    -> hidden states [G, N, H]. N goes over time and, at each time, over the first `counts[t]` rows
+    of the batch: those that are not over yet. The gates are consumed: their memory is used for what
+    they become.
+
+    >>> recur(torch.zeros(1, 5, 4), torch.zeros(1, 4, 1), (3, 2)).shape
+    torch.Size([1, 5, 1])
+    """
+    hidden: Tensor = _Recurrence.apply(gates, weight, counts)
+    return hidden
+
+
+class _Recurrence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, weight: Tensor, counts: Counts) -> Tensor:
+        run = _kernel() if _fits_kernel(weight, counts) else _loop
+        hidden, *kept = run(gates.detach(), weight, counts)
+        ctx.save_for_backward(weight, hidden, *kept)
+        ctx.counts = counts
+        return hidden
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        weight, hidden, *kept = ctx.saved_tensors
+        run = _kernel_backward() if _fits_kernel(weight, ctx.counts) else _loop_backward
+        d_gates = run(gradients[0], weight, ctx.counts, *kept)
+        d_weight = None
+        if ctx.needs_input_grad[1]:
+            later = d_gates[:, ctx.counts[0] :]
+            d_weight = later.transpose(1, 2) @ _earlier(hidden, ctx.counts)
+        return d_gates, d_weight, None
+
+
+def _earlier(states: Tensor, counts: Counts) -> Tensor:
+    """The state before each, for all but the first time: [G, N, H] -> [G, N - counts[0], H]."""
+    if counts[0] == counts[-1]:
+        return states[:, : -counts[0]]
+    parts = torch.split(states, counts, dim=1)[:-1]
+    return torch.cat([p[:, :n] for p, n in zip(parts, counts[1:], strict=True)], 1)
+
+
+def _loop(gates: Tensor, weight: Tensor, counts: Counts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Forward: hidden states, activated gates (in place), cells and their tanh [G, N, H]."""
+    size = weight.shape[-1]
+    cell = gates.new_empty(*gates.shape[:2], size)
+    tanh_cell, hidden = torch.empty_like(cell), torch.empty_like(cell)
+    transposed = weight.transpose(1, 2)
+    sliced = (gates, *gates.chunk(4, dim=-1), cell, tanh_cell, hidden)
+    parts = (torch.split(tensor, counts, dim=1) for tensor in sliced)
+    c_before, h_before = cell[:, :0], hidden[:, :0]
+    for n, a, o, i, f, g, c, tanh_c, h in zip(counts, *parts, strict=True):
+        first = not h_before.shape[1]
+        if not first:
+            a.baddbmm_(h_before[:, :n], transposed)
+        # tanh(x) = 2 σ(2x) - 1: on a CPU several times faster than tanh
+        g.mul_(2)
+        a.sigmoid_()
+        g.mul_(2).sub_(1)
+        torch.mul(i, g, out=c)
+        if not first:
+            c.addcmul_(f, c_before[:, :n])
+        torch.mul(c, 2, out=tanh_c).sigmoid_().mul_(2).sub_(1)
+        torch.mul(o, tanh_c, out=h)
+        c_before, h_before = c, h
+    return hidden, gates, cell, tanh_cell
+
+
+def _loop_backward(
+    d_hidden: Tensor,
+    weight: Tensor,
+    counts: Counts,
+    active: Tensor,
+    cell: Tensor,
+    tanh_cell: Tensor,
+) -> Tensor:
+    """Backward: the gradient with respect to the gates before their activation."""
+    size = weight.shape[-1]
+    o, i, f, g = active.chunk(4, dim=-1)
+    into_cell = _tanh_backward(o, tanh_cell)
+    d_gates = torch.empty_like(active)
+    d_o, d_i, d_f, d_g = d_gates.chunk(4, dim=-1)
+    _sigmoid_backward(tanh_cell, o, grad_input=d_o)
+    _sigmoid_backward(g, i, grad_input=d_i)
+    d_f[:, : counts[0]] = 0
+    _sigmoid_backward(_earlier(cell, counts), f[:, counts[0] :], grad_input=d_f[:, counts[0] :])
+    _tanh_backward(i, g, grad_input=d_g)
+    d_cell = cell.new_zeros(cell.shape[0], counts[0], size)
+    rest = d_gates[..., size:].view(*d_gates.shape[:2], 3, size)
+    d_hidden = d_hidden.contiguous()
+    sliced = (d_hidden, into_cell, f, d_gates, d_o, rest)
+    parts = (torch.split(tensor, counts, dim=1) for tensor in sliced)
+    steps = list(zip(counts, *parts, strict=True))
+    later = d_gates[:, :0]
+    for n, d_h, into, forget, d_all, d_out, d_rest in reversed(steps):
+        if later.shape[1]:
+            # what flows back from the next time reaches the rows that go on
+            d_h[:, : later.shape[1]].baddbmm_(later, weight)
+        flowing = d_cell[:, :n]
+        flowing.addcmul_(d_h, into)
+        d_out.mul_(d_h)
+        d_rest.mul_(flowing.unsqueeze(-2))
+        flowing.mul_(forget)
+        later = d_all
+    return d_gates
+
+
+def _sigmoid_backward(gradient: Tensor, value: Tensor, *, grad_input: Tensor) -> Tensor:
+    """Give gradient · value · (1 - value) in one pass over memory."""
+    made: Tensor = torch.ops.aten.sigmoid_backward.grad_input(
+        gradient, value, grad_input=grad_input
+    )
+    return made
+
+
+def _tanh_backward(gradient: Tensor, value: Tensor, *, grad_input: Tensor | None = None) -> Tensor:
+    """Give gradient · (1 - value²) in one pass over memory."""
+    out = torch.empty_like(value) if grad_input is None else grad_input
+    made: Tensor = torch.ops.aten.tanh_backward.grad_input(gradient, value, grad_input=out)
+    return made
+
+
+def _fits_kernel(weight: Tensor, counts: Counts) -> bool:
+    """The kernel keeps a model's weights [G, 4H, H] on one multiprocessor: they must be small."""
+    small = weight.dtype == torch.float32 and weight.shape[-1] in (16, 32, 64)
+    return weight.is_cuda and small and counts[0] == counts[-1]
+
+
+def _kernel() -> Any:
+    from faithscope.models.lstm_kernel import forward
+
+    return forward
+
+
+def _kernel_backward() -> Any:
+    from faithscope.models.lstm_kernel import backward
+
+    return backward

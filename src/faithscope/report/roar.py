@@ -1,0 +1,318 @@
+"""The page of ROAR runs: one HTML file, in the style and with the script of every page of ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from faithscope.errors import FaithscopeError
+from faithscope.report.page import VERDICTS, breakable, count, duration, fill_template, moment
+from faithscope.report.roar_figures import roar_plots
+from faithscope.report.roar_rows import (
+    METRICS,
+    PROCEDURES,
+    Row,
+    curve_rows,
+    ends_sentence,
+    headline,
+    is_relative,
+    majority_rows,
+    racu_rows,
+    score,
+    time_rows,
+)
+from faithscope.report.roar_tables import (
+    curves_table,
+    majority_table,
+    racu,
+    racu_table,
+    time_table,
+)
+from faithscope.report.tables import Table
+from faithscope.results.files import write_output
+
+if TYPE_CHECKING:
+    from faithscope.retrain.result import RoarResult
+
+TITLES = {
+    "curves": "What masking the most important words costs",
+    "sparsity": "How few words hold the importance",
+}
+"""Plots of a run and their headings."""
+SHADES = 6
+"""Colours of words, from the least to the most important."""
+MOST_WORDS = 120
+"""Words of an example that are shown."""
+
+MEANINGS: Mapping[str, Mapping[str, str]] = {
+    "strategy": {
+        "relative": "Levels are percentages of a text's tokens, rounded down.",
+        "count": "Levels are numbers of tokens.",
+    },
+    "levels": {"": "How much is masked when a new model is trained."},
+    "procedures": {
+        "": "ROAR ranks the tokens once, by the model of the unmasked texts; Recursive ROAR ranks "
+        "them again at each level, by the model trained there."
+    },
+    "seeds": {"": "Each is a model of its own: its first weights and the order of its batches."},
+    "clip": {
+        "True": "The RACU of a seed is kept within −100 % and 100 %.",
+        "False": "The RACU of a seed is taken as it is.",
+    },
+}
+"""What a choice of protocol means, by its value; "" stands for any other value."""
+
+
+def write_roar_page(
+    results: RoarResult | Mapping[str, RoarResult],
+    path: str | Path,
+    *,
+    title: str | None = None,
+    notes: Sequence[str] = (),
+) -> Path:
+    """Write a ROAR run, or several by name, as one self-contained HTML page."""
+    text = render_roar_page(results, title=title, notes=notes)
+    return write_output(Path(path), text.encode("utf-8", "backslashreplace"), "page")
+
+
+def render_roar_page(
+    results: RoarResult | Mapping[str, RoarResult],
+    *,
+    title: str | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """The text of the page."""
+    if not isinstance(results, Mapping):
+        results = {"run": results}
+    if not results:
+        raise FaithscopeError("There is no finished run to show: give at least one.")
+    first = next(iter(results.values())).manifest
+    return fill_template(
+        "roar.html.j2",
+        title=title or f"{first['model']['name']} on {first['data']['name']}",
+        notes=[*notes, *_mixed(results)],
+        breakable=breakable,
+        racu_table=_racu_table(results) if len(results) > 1 else None,
+        majority_table=majority_table(majority_rows(results)),
+        runs=[_run(result, place, name) for place, (name, result) in enumerate(results.items())],
+    )
+
+
+def _run(result: RoarResult, place: int, label: str) -> dict[str, Any]:
+    """Everything the page says of one run."""
+    manifest, alone = result.manifest, {label: result}
+    return {
+        "id": f"run-{place}",
+        "label": label,
+        "model": manifest["model"]["name"],
+        "data": manifest["data"]["name"],
+        "created": moment(manifest["created"]),
+        "headline": headline(result),
+        "ends": ends_sentence(result),
+        "warnings": list(result.warnings()),
+        "facts": _facts(result),
+        "racu": _short(_racu_table(alone)),
+        "plots": [
+            {"title": TITLES[plot.name], "svg": Markup(plot.svg()), "caption": plot.caption}
+            for plot in roar_plots(result)
+        ],
+        "examples": list(_examples(result)),
+        "shades": SHADES,
+        "curves": _short(curves_table(curve_rows(alone))),
+        "majority": _short(majority_table(majority_rows(alone))),
+        "time": _short(time_table(time_rows(alone))),
+        "protocol": _protocol(result),
+        "about": _about(result),
+        "cost": _cost(manifest),
+    }
+
+
+def _mixed(results: Mapping[str, RoarResult]) -> list[str]:
+    """Say so if the numbers of different runs do not mean quite the same."""
+    protocols = [r.manifest["protocol"] for r in results.values() if is_relative(r)]
+    differing = [
+        key
+        for key in ("levels", "clip")
+        if any(protocol[key] != protocols[0][key] for protocol in protocols)
+    ]
+    if not differing:
+        return []
+    return [f"These runs differ in {' and '.join(differing)}: compare their RACU with care."]
+
+
+def _racu_table(results: Mapping[str, RoarResult]) -> Table | None:
+    rows = racu_rows(results)
+    return racu_table(rows, _racu_cell) if rows else None
+
+
+def _racu_cell(row: Row) -> str:
+    """Mean, interval and verdict of a cell, as HTML."""
+    mean, *ends = racu(row).split(" ")
+    mark, said = VERDICTS.get(row["verdict"], ("", ""))
+    title = said.format(matched="random masking")
+    cell = Markup("{}").format(mean)
+    if ends:
+        cell += Markup("<small>{}</small>").format(" ".join(ends))
+    if mark:
+        form = '<small class="{}" title="{}">{}</small>'
+        cell += Markup(form).format(row["verdict"], title, mark)
+    return cell
+
+
+def _short(table: Table | None) -> Table | None:
+    """Leave the data set and the model out of the table of a single run."""
+    if table is None:
+        return None
+    rows = tuple(row[2:] for row in table.rows)
+    return replace(table, heads=table.heads[2:], rows=rows, names=table.names - 2)
+
+
+def _facts(result: RoarResult) -> list[str]:
+    """The size of the run, in a few words each."""
+    data, protocol, cost = (result.manifest[key] for key in ("data", "protocol", "cost"))
+    measures = [name for name in protocol["measures"] if name != "random"]
+    return [
+        f"{count(len(measures), 'measure')} and random masking",
+        count(len(protocol["seeds"]), "seed"),
+        f"{count(len(protocol['levels']), 'level')} of masking",
+        f"{count(cost['trainings'], 'training')} in {duration(cost['seconds'])}",
+        f"{count(data['sizes'].get('test', 0), 'test text')}",
+    ]
+
+
+def _examples(result: RoarResult) -> Iterator[dict[str, Any]]:
+    """The first example text under every measure, by either procedure or by both if they agree."""
+    if not result.examples:
+        return
+    text, seed = (result.examples[0][key] for key in ("index", "seed"))
+    same = [e for e in result.examples if (e["index"], e["seed"]) == (text, seed)]
+    for measure in result.measures:
+        own = {e["procedure"]: e for e in same if e["measure"] == measure}
+        found = [name for name in PROCEDURES if name in own]
+        if len(found) > 1 and len({str(own[name]["levels"]) for name in found}) == 1:
+            found = found[:1]
+        for name in found:
+            both = len(own) > len(found)
+            yield {
+                "title": f"{measure}, {'both procedures' if both else PROCEDURES[name]}",
+                "about": _about_example(own[name]),
+                "steps": list(_steps(result, own[name])),
+                "hidden": max(0, len(own[name]["eligible"]) - MOST_WORDS),
+            }
+
+
+def _about_example(example: Mapping[str, Any]) -> str:
+    said = f"Text {example['index'] + 1:,} of the {example['split']} split, of class "
+    said += f"“{example['label']}”, with seed {example['seed']}."
+    if example["auxiliary"]:
+        said += (
+            f" With it the model reads “{' '.join(example['auxiliary'])}”, which is never masked."
+        )
+    return said
+
+
+def _steps(result: RoarResult, example: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One line per level: each word coloured by its score, masked before or masked just now.
+
+    The colours are those of the scores that decided what is masked in this step; the strongest is
+    that of the most important word still to be seen.
+    """
+    relative = is_relative(result)
+    shown = example["eligible"][:MOST_WORDS]
+    before: set[int] = set()
+    for level in example["levels"]:
+        gone = set(level["masked"])
+        scores = {at: value for at, value in enumerate(level["scores"]) if math.isfinite(value)}
+        seen = [abs(scores.get(at, 0.0)) for at in example["eligible"] if at not in before]
+        top = max(seen, default=0.0)
+        yield {
+            "level": f"{level['k']} %" if relative else f"{level['k']}",
+            "words": [
+                _word(example["words"][at], scores.get(at), top, at in gone, at in before)
+                for at in shown
+            ],
+        }
+        before = gone
+
+
+def _word(word: str, value: float | None, top: float, gone: bool, before: bool) -> dict[str, str]:
+    share = 0.0 if value is None or not top else abs(value) / top
+    shade = f"shade-{min(SHADES - 1, math.ceil(share * SHADES - 0.5))}"
+    look = "gone" if before else f"{shade} new" if gone else shade
+    known = value is not None and not before
+    text = word.lstrip("Ġ▁") or word  # signs by which tokenizers mark the beginning of a word
+    return {"text": text, "look": look, "said": f"importance {value:.3g}" if known else ""}
+
+
+def _protocol(result: RoarResult) -> list[tuple[str, str, str]]:
+    data, protocol = result.manifest["data"], result.manifest["protocol"]
+    metric = METRICS[data["metric"]]
+    chosen = METRICS[data["selection"]]
+    rows = [
+        ("metric", metric, f"The epoch with the best {chosen} on the validation split is tested.")
+    ]
+    for key, value in protocol.items():
+        known = MEANINGS.get(key, {})
+        rows.append((key, _written(value), known.get(str(value), known.get("", ""))))
+    return rows
+
+
+def _about(result: RoarResult) -> list[tuple[str, str, str]]:
+    data, model = result.manifest["data"], result.manifest["model"]
+    majority = data["majority"]
+    sizes = ", ".join(f"{name} {number:,}" for name, number in data["sizes"].items())
+    rows = [
+        ("model", model["name"], ""),
+        ("parameters", f"{model['parameters']:,}", ""),
+        (
+            "training",
+            ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in model["recipe"].items()),
+            "",
+        ),
+        ("data", data["name"], " ".join(data.get("notes") or ())),
+        ("texts", sizes, ""),
+        ("mean length", f"{data['mean_length']:.1f} tokens, special ones included", ""),
+        ("vocabulary", f"{data['vocabulary']:,} entries", ""),
+        ("classes", _written(data["classes"]), ""),
+        (
+            "largest class",
+            f"{majority['class']}, alone it would score {score(data['metric'], majority['score'])}",
+            "",
+        ),
+        ("fingerprint", str(data["fingerprint"]), ""),
+    ]
+    if truncated := _truncated(data.get("truncated")):
+        rows.append(("cut to the model's length", truncated, ""))
+    return rows
+
+
+def _truncated(counts: Any) -> str:
+    if not isinstance(counts, Mapping):
+        return f"{counts:,}" if counts else ""
+    return ", ".join(f"{name} {number:,}" for name, number in counts.items() if number)
+
+
+def _cost(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    cost, device = manifest["cost"], manifest["model"].get("device", "")
+    explaining = sum(cost["explaining_seconds"].values())
+    rows = [
+        ("time", duration(cost["seconds"]), ""),
+        ("trainings", f"{cost['trainings']:,}, {duration(cost['training_seconds'])} in all", ""),
+        ("explaining", duration(explaining), ""),
+        ("device", str(device), ""),
+    ]
+    for name in ("machine", "versions"):
+        said = ", ".join(f"{part} {value}" for part, value in manifest[name].items())
+        rows.append((name, said, ""))
+    return rows
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value)

@@ -1,0 +1,198 @@
+"""What tables and pages say of ROAR runs, as rows of numbers and as sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from faithscope.metrics.racu import seed_interval
+
+if TYPE_CHECKING:
+    from faithscope.retrain.result import RoarResult
+
+Row = dict[str, Any]
+
+ENDS = ("mean", "ci_low", "ci_high")
+
+METRICS = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro-F1",
+    "micro_f1": "micro-F1",
+    "auroc": "AUROC",
+    "cross_entropy": "cross-entropy",
+}
+"""How the metrics of a test split are written."""
+PROCEDURES = {"recursive": "Recursive ROAR", "roar": "ROAR"}
+"""Procedures, the one that counts first."""
+FEWEST_SEEDS = 3
+"""Of which an interval over seeds is a verdict."""
+
+
+def racu_rows(results: Mapping[str, RoarResult]) -> list[Row]:
+    """RACU of every measure but random, by run and procedure, and how it compares with random.
+
+    A run that masks a few tokens has none: RACU is relative to what masking everything loses.
+    """
+    columns = ("measure", "procedure", *ENDS, "n", "area", "area_low", "area_high")
+    return [
+        {**_names(run, result), **{key: row[key] for key in columns}, "verdict": _verdict(row)}
+        for run, result in results.items()
+        if is_relative(result)
+        for row in _ordered(result, result.racu().to_pylist())
+    ]
+
+
+def curve_rows(results: Mapping[str, RoarResult]) -> list[Row]:
+    """Performance at every level, by run, procedure and measure."""
+    return [
+        {
+            **_names(run, result),
+            "metric": result.metric,
+            "strategy": result.manifest["protocol"]["strategy"],
+            **row,
+        }
+        for run, result in results.items()
+        for row in _ordered(result, result.curves().to_pylist())
+    ]
+
+
+def majority_rows(results: Mapping[str, RoarResult]) -> list[Row]:
+    """What the largest class alone scores, beside models of unmasked and of fully masked texts."""
+    rows = []
+    for run, result in results.items():
+        data = result.manifest["data"]
+        rows.append(
+            {
+                **_names(run, result),
+                "metric": data["metric"],
+                "majority_class": str(data["majority"]["class"]),
+                "majority": float(data["majority"]["score"]),
+                **{f"masked_{key}": value for key, value in at_level(result, 100).items()},
+                **{f"unmasked_{key}": value for key, value in at_level(result, 0).items()},
+            }
+        )
+    return rows
+
+
+def sparsity_rows(results: Mapping[str, RoarResult]) -> list[Row]:
+    """Share of the importance that the first tokens hold: mean and interval over seeds."""
+    rows = []
+    for run, result in results.items():
+        groups: dict[tuple[str, str, int], list[float]] = {}
+        for row in result.sparsity.to_pylist():
+            key = row["measure"], row["kind"], row["x"]
+            groups.setdefault(key, []).append(row["value"])
+        rows += [
+            {
+                **_names(run, result),
+                "measure": measure,
+                "kind": kind,
+                "x": x,
+                **dict(zip(ENDS, seed_interval(values), strict=True)),
+                "n": len(values),
+            }
+            for (measure, kind, x), values in groups.items()
+        ]
+    return rows
+
+
+def time_rows(results: Mapping[str, RoarResult]) -> list[Row]:
+    """What one step with each measure takes, in seconds: explain a model, train the next."""
+    return [
+        {
+            **_names(run, result),
+            "measure": row["measure"],
+            "explaining_seconds": 60 * row["explaining"],
+            "training_seconds": 60 * row["training"],
+            "step_seconds": 60 * row["minutes"],
+        }
+        for run, result in results.items()
+        for row in result.compute_time().to_pylist()
+    ]
+
+
+def is_relative(result: RoarResult) -> bool:
+    """Whether levels are percentages of a text's tokens."""
+    return bool(result.manifest["protocol"]["strategy"] == "relative")
+
+
+def headline(result: RoarResult) -> str:
+    """The run in one or two sentences; one that masks a few tokens is told by where it ends."""
+    if is_relative(result):
+        return result.headline()
+    procedure = next(name for name in PROCEDURES if name in result.procedures)
+    ends = {name: float(result.values(name, procedure)[:, -1].mean()) for name in result.measures}
+    random = ends.pop("random")
+    model, data = (result.manifest[key]["name"] for key in ("model", "data"))
+    said = f"By {PROCEDURES[procedure]} of {model} on {data} with {result.levels[-1]} tokens masked"
+    if not ends:
+        return f"{said}, random masking ends at {score(result.metric, random)}."
+    lowest = result.metric != "cross_entropy"
+    best = (min if lowest else max)(ends, key=lambda name: ends[name])
+    return (
+        f"{said}, the {METRICS[result.metric]} {'falls' if lowest else 'rises'} furthest under "
+        f"{best}, to {score(result.metric, ends[best])}; random masking ends at "
+        f"{score(result.metric, random)}."
+    )
+
+
+def at_level(result: RoarResult, k: int) -> Row:
+    """Performance at 0 % or 100 %, which all measures share: mean and interval over seeds.
+
+    NaN for a level that is none of the run's, or that only means "so many tokens".
+    """
+    if (k and not is_relative(result)) or k not in result.levels:
+        return dict.fromkeys(ENDS, math.nan)
+    values = result.values("random", result.procedures[0])[:, result.levels.index(k)]
+    return dict(zip(ENDS, seed_interval(values), strict=True))
+
+
+def ends_sentence(result: RoarResult) -> str:
+    """How models of unmasked and of fully masked texts do."""
+    data = result.manifest["data"]
+    metric = data["metric"]
+    said = f"Unmasked the models reach {score(metric, at_level(result, 0)['mean'])}"
+    masked = at_level(result, 100)["mean"]
+    if not math.isnan(masked):
+        said += f", with every token masked {score(metric, masked)}"
+    majority = score(metric, data["majority"]["score"])
+    return f"{said} ({METRICS[metric]}); the largest class alone would score {majority}."
+
+
+def percent(value: float) -> str:
+    """A share as people write it.
+
+    >>> percent(0.0785), percent(-0.0123)
+    ('7.8 %', '−1.2 %')
+    """
+    return "—" if math.isnan(value) else f"{100 * value:z.1f} %".replace("-", "−")
+
+
+def score(metric: str, value: float) -> str:
+    """A test metric: in percent, but for the cross-entropy."""
+    if metric == "cross_entropy":
+        return "—" if math.isnan(value) else f"{value:.3f}"
+    return percent(value)
+
+
+def _names(run: str, result: RoarResult) -> Row:
+    manifest = result.manifest
+    return {"run": run, "data": manifest["data"]["name"], "model": manifest["model"]["name"]}
+
+
+def _ordered(result: RoarResult, rows: Sequence[Row]) -> list[Row]:
+    """Rows of a run by procedure and measure, as asked for; the recursive one first."""
+    procedures, measures = list(PROCEDURES), result.measures
+    return sorted(
+        rows, key=lambda row: (procedures.index(row["procedure"]), measures.index(row["measure"]))
+    )
+
+
+def _verdict(row: Row) -> str:
+    """How RACU compares with random masking, whose RACU is 0; "" with too few seeds to say."""
+    if row["n"] < FEWEST_SEEDS or math.isnan(row["ci_low"]):
+        return ""
+    if row["ci_low"] > 0:
+        return "better"
+    return "worse" if row["ci_high"] < 0 else "same"

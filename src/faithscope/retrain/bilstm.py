@@ -1,0 +1,478 @@
+"""Training and explaining packs of BiLSTM-attention models (models/bilstm.py).
+
+All models of a pack take their step together. On a GPU the step (forward, backward, optimiser) is
+recorded once as a CUDA graph and replayed, so that nothing but the arithmetic is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from faithscope.data.text import TextData, TokenData, Tokens
+from faithscope.data.vocabulary import Vocabulary
+from faithscope.errors import FaithscopeError
+from faithscope.methods.text import TokenEvidence, TokenMethod
+from faithscope.metrics.classification import classification_scores, selection_score
+from faithscope.models import bilstm
+from faithscope.models.bilstm import Parameters, Reading, Shape
+from faithscope.retrain.learner import Recipe, Trained, Weights
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the paper chose for a kind of data set (ROAR.md, BiLSTM-attention)."""
+
+    recipe: Recipe
+    hidden: int
+    embedding: int
+    decays_attention: bool
+
+
+SETTINGS = {
+    "babi": Setting(Recipe(100, 50), 32, 50, True),
+    "snli": Setting(Recipe(25, 128), 128, 300, True),
+    "sst": Setting(Recipe(8, 32), 128, 300, False),
+    "imdb": Setting(Recipe(8, 32), 128, 300, False),
+    "mimic": Setting(Recipe(8, 32), 128, 300, False),
+    "own": Setting(Recipe(8, 32), 128, 300, False),
+}
+"""The hyper-parameters by kind of data set; one's own data is trained as the single tasks are."""
+
+TOKENS_PER_PASS = {"cpu": 2**13, "cuda": 2**22}
+"""Tokens (of all models, texts and path steps) that are explained or tested in one pass."""
+
+
+class BiLSTMLearner:
+    """BiLSTM-attention as a learner: one vocabulary, many packs."""
+
+    name = "bilstm"
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        device: str = "cpu",
+        recipe: Recipe | None = None,
+        pack_size: int | None = None,
+    ) -> None:
+        self.setting = SETTINGS[kind]
+        self.recipe = recipe or self.setting.recipe
+        self.device = device
+        self.pack_size = pack_size or (64 if device.startswith("cuda") else 8)
+
+    def encode(self, data: TextData) -> TokenData:
+        """Turn texts into tokens of the training split's vocabulary."""
+        return Vocabulary.of(data).encode(data)
+
+    def shape(self, data: TokenData) -> Shape:
+        """The sizes of the model for a data set."""
+        size = self.setting.embedding if data.vectors is None else data.vectors.size
+        paired = data.train.auxiliary is not None
+        return Shape(len(data.words), size, self.setting.hidden, len(data.classes), paired)
+
+    def parameters(self, data: TokenData) -> int:
+        """How many numbers a model learns."""
+        return self.shape(data).count()
+
+    def check(self, measure: TokenMethod) -> None:
+        """A BiLSTM-attention model gives every measure."""
+
+    def begin(self, data: Sequence[TokenData], seeds: Sequence[int]) -> PackTraining:
+        """Begin to train a pack, model i on data[i] with seeds[i]."""
+        return PackTraining(self, data, seeds)
+
+    def explain(
+        self,
+        weights: Sequence[Weights],
+        tokens: Sequence[Tokens],
+        measure: TokenMethod,
+        seeds: Sequence[int] = (),
+    ) -> list[Tensor]:
+        """Scores [N, T] of every model on its tokens: the same texts, masked in different ways."""
+        p = {name: _stack([w[name] for w in weights], self.device) for name in weights[0]}
+        texts = Texts.of(tokens, self.device)
+        path = measure.path() if "path_gradient" in measure.needs else [(1.0, 1.0)]
+        found = torch.zeros(texts.ids.shape, dtype=p["decoder.bias"].dtype, device=self.device)
+        budget = TOKENS_PER_PASS[torch.device(self.device).type]
+        for rows in texts.by_length(budget // min(len(path), 10)):
+            batch = texts.at(rows)
+            scores = [measure(e) for e in evidence(p, batch, measure.needs, path, budget)]
+            steps = batch.ids.shape[2]
+            found[:, rows, :steps] = torch.stack(scores) * batch.inside
+        return list(found.float().cpu())
+
+
+def _stack(tensors: Sequence[Tensor], device: str) -> Tensor:
+    return torch.stack([tensor.to(device) for tensor in tensors])
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """A split as M models read it: ids [M, N, T] are their own, all else [N, …] is shared."""
+
+    ids: Tensor
+    lengths: Tensor
+    eligible: Tensor
+    labels: Tensor
+    auxiliary: Tensor | None
+    auxiliary_lengths: Tensor | None
+
+    @staticmethod
+    def of(tokens: Sequence[Tokens], device: str) -> Texts:
+        """Stack the same split, masked in different ways."""
+        first = tokens[0]
+        aux, lengths = first.auxiliary, first.auxiliary_lengths
+        return Texts(
+            _stack([part.ids for part in tokens], device),
+            first.lengths.to(device),
+            first.eligible.to(device),
+            first.labels.to(device),
+            None if aux is None else aux.to(device),
+            None if lengths is None else lengths.to(device),
+        )
+
+    @property
+    def inside(self) -> Tensor:
+        """Which positions lie within a text [N, T] (or [M, N, T])."""
+        return torch.arange(self.ids.shape[-1], device=self.ids.device) < self.lengths[..., None]
+
+    def by_length(self, budget: int) -> Iterator[Tensor]:
+        """Rows in batches of about `budget` tokens of all models, texts of like length together."""
+        models, steps = self.ids.shape[0], self.ids.shape[2]
+        order = self.lengths.argsort(stable=True, descending=True)
+        yield from torch.split(order, max(1, budget // (models * steps)))
+
+    def at(self, rows: Tensor) -> Batch:
+        """The same rows [B] for all models, cut to the longest text."""
+        steps = int(self.lengths[rows].max())
+        everyone = rows.expand(self.ids.shape[0], -1)
+        return self.batch(everyone, steps)
+
+    def batch(self, rows: Tensor, steps: int) -> Batch:
+        """Rows [M, B], each model its own, cut to `steps` tokens."""
+        models, texts, _ = self.ids.shape
+        first = torch.arange(models, device=rows.device)[:, None] * texts
+        ids = self.ids.flatten(0, 1)[:, :steps].index_select(0, (rows + first).reshape(-1))
+        aux, aux_lengths = self.auxiliary, self.auxiliary_lengths
+        return Batch(
+            ids.view(*rows.shape, -1),
+            self.lengths[rows],
+            self.eligible[:, :steps][rows],
+            self.labels[rows],
+            None if aux is None else aux[rows],
+            None if aux_lengths is None else aux_lengths[rows],
+        )
+
+
+class Batch(Texts):
+    """Some texts of each of M models: everything [M, B, …]."""
+
+    def answer(self, p: Parameters) -> bilstm.Answer:
+        """What the models say."""
+        return bilstm.classify(
+            p, self.ids, self.lengths, self.eligible, self.auxiliary, self.auxiliary_lengths
+        )
+
+
+def evidence(
+    p: Parameters,
+    batch: Batch,
+    needs: frozenset[str],
+    path: Sequence[tuple[float, float]],
+    budget: int,
+) -> list[TokenEvidence]:
+    """What a measure reads, for each of M models, from as few passes as the budget allows."""
+    reading = Reading.of(batch.ids, batch.lengths)
+    embedded = bilstm.look_up(p["main.embedding"], reading.both)
+    query = None
+    if batch.auxiliary is not None and batch.auxiliary_lengths is not None:
+        query = bilstm.query_of(p, batch.auxiliary, batch.auxiliary_lengths)
+    natural = _standing(embedded[:, 0], reading)
+    if "attention" in needs:
+        with torch.no_grad():
+            gates = bilstm.read(p, "main", reading)
+            weights = bilstm.answer(p, reading, gates, batch.eligible, query).attention
+        return [
+            TokenEvidence(embeddings=e, attention=a) for e, a in zip(natural, weights, strict=True)
+        ]
+    gradient = path_gradient(p, batch, reading, embedded, query, path, budget)
+    if "path_gradient" in needs:
+        pairs = zip(natural, gradient, strict=True)
+        return [TokenEvidence(embeddings=e, path_gradient=g) for e, g in pairs]
+    table = p["main.embedding"]
+    grams = table.transpose(1, 2) @ table
+    found = zip(natural, gradient, grams, strict=True)
+    return [TokenEvidence(embeddings=e, gradient=g, gram=w) for e, g, w in found]
+
+
+def _standing(values: Tensor, reading: Reading) -> Tensor:
+    """What belongs to the tokens, [M, N, E], where they stand: [M, B, T, E]."""
+    full = values.new_zeros(len(values), reading.rows * reading.steps, values.shape[-1])
+    full[:, reading.place] = values
+    return full.view(len(values), reading.rows, reading.steps, -1)
+
+
+def path_gradient(
+    p: Parameters,
+    batch: Batch,
+    reading: Reading,
+    embedded: Tensor,
+    query: Tensor | None,
+    path: Sequence[tuple[float, float]],
+    budget: int,
+) -> Tensor:
+    """The gold logit's gradient summed over a path of (scale, weight): [M, B, T, E].
+
+    Scaling the embeddings scales their projection, so it is made once; and the gradient is summed
+    over the path before it is projected back.
+    """
+    bias = (p["main.input_bias"] + p["main.hidden_bias"]).flatten(0, 1)[:, None, None]
+    weight = p["main.input_weight"].flatten(0, 1)
+    projected = (embedded.flatten(0, 1) @ weight.transpose(1, 2))[:, :, None]
+    projected.requires_grad_(True)
+    summed = torch.zeros_like(projected)
+    together = max(1, budget // (batch.ids.shape[0] * embedded.shape[2]))
+    for start in range(0, len(path), together):
+        part = projected.new_tensor(path[start : start + together])
+        times = len(part)
+        with torch.enable_grad():
+            gates = torch.addcmul(bias, projected, part[:, :1])
+            answered = bilstm.answer(
+                p,
+                reading.repeated(times),
+                gates.flatten(1, 2),
+                batch.eligible.repeat_interleave(times, 1),
+                None if query is None else query.repeat_interleave(times, 1),
+            )
+            labels = batch.labels.repeat_interleave(times, 1)[..., None]
+            gold = answered.logits.gather(2, labels).view(*batch.labels.shape, times)
+            # through the scaling the gradient carries a factor that the weights do not mean
+            total = (gold * (part[:, 1] / part[:, 0])).sum()
+        summed += torch.autograd.grad(total, projected)[0]
+    back = (summed[:, :, 0] @ weight).view(embedded.shape)
+    return _standing(back[:, 0] + reading.turned(back[:, 1]), reading)
+
+
+class PackTraining:
+    """The training of a pack: Adam with AMSGrad, the best validation epoch is kept."""
+
+    def __init__(
+        self, learner: BiLSTMLearner, data: Sequence[TokenData], seeds: Sequence[int]
+    ) -> None:
+        self.learner, self.seeds = learner, tuple(seeds)
+        self.device = torch.device(learner.device)
+        self.texts = {
+            name: Texts.of([getattr(part, name) for part in data], learner.device)
+            for name, _ in data[0].splits
+        }
+        self.selection = data[0].selection
+        shape, first = learner.shape(data[0]), data[0]
+        starts = [
+            bilstm.initial(
+                shape, seed, words=first.words, vectors=first.vectors, pad_id=first.pad_id
+            )
+            for seed in seeds
+        ]
+        self.parameters = {
+            name: _stack([start[name] for start in starts], learner.device).requires_grad_(True)
+            for name in starts[0]
+        }
+        self.best = {name: value.detach().clone() for name, value in self.parameters.items()}
+        self.optimizer = self._optimizer()
+        self.validation: list[list[float]] = []
+        self.losses = torch.zeros(self.steps_per_epoch, len(seeds), device=self.device)
+        self._recorded: _Recorded | None = None
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        recipe, spares = self.learner.recipe, not self.learner.setting.decays_attention
+        groups: dict[float, list[Tensor]] = {}
+        for name, value in self.parameters.items():
+            spared = spares and name.startswith("attention")
+            groups.setdefault(0.0 if spared else recipe.weight_decay, []).append(value)
+        return torch.optim.Adam(
+            [{"params": values, "weight_decay": decay} for decay, values in groups.items()],
+            lr=recipe.learning_rate,
+            amsgrad=True,
+            fused=True,
+            capturable=self.device.type == "cuda",
+        )
+
+    @property
+    def epoch(self) -> int:
+        """Finished epochs."""
+        return len(self.validation)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all epochs are finished."""
+        return self.epoch >= self.learner.recipe.epochs
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch, the last one may be smaller."""
+        return -(-len(self.texts["train"].lengths) // self.learner.recipe.batch_size)
+
+    def order(self, epoch: int) -> Tensor:
+        """The texts of every step [steps, M, batch], shuffled by (seed, epoch); -1 is none."""
+        count, size = len(self.texts["train"].lengths), self.learner.recipe.batch_size
+        order = torch.full((len(self.seeds), self.steps_per_epoch * size), -1)
+        for place, seed in enumerate(self.seeds):
+            generator = torch.Generator().manual_seed((seed << 20) + epoch + 1)
+            order[place, :count] = torch.randperm(count, generator=generator)
+        return order.view(len(self.seeds), -1, size).transpose(0, 1).contiguous()
+
+    def run_epoch(self) -> None:
+        """Train one more epoch and validate it."""
+        order = self.order(self.epoch)
+        if self.device.type == "cuda":
+            if self._recorded is None:
+                self._recorded = _Recorded(self)
+            self._recorded.run(order)
+        else:
+            for at, rows in enumerate(order):
+                self.losses[at] = self.step(rows)
+        self._validate()
+
+    def step(self, rows: Tensor, steps: int | None = None) -> Tensor:
+        """One step of every model on its rows [M, batch]; gives the losses [M]."""
+        texts = self.texts["train"]
+        if steps is None:
+            rows = _longest_first(rows, texts.lengths)
+            steps = int(texts.lengths[rows.clamp_min(0)].max())
+        there = rows >= 0
+        rows = rows.clamp_min(0)
+        self.optimizer.zero_grad(set_to_none=True)
+        batch = texts.batch(rows, steps)
+        logits = batch.answer(self.parameters).logits
+        each = functional.cross_entropy(
+            logits.flatten(0, 1), batch.labels.flatten(), reduction="none"
+        ).view(rows.shape)
+        weight = there.to(each.dtype)
+        losses = (each * weight).sum(1) / weight.sum(1)
+        torch.autograd.backward(losses.sum())
+        self.optimizer.step()
+        return losses.detach()
+
+    @torch.no_grad()
+    def logits(self, split: str, p: Parameters) -> Tensor:
+        """What the models say of a whole split: [M, N, C] on the CPU."""
+        texts = self.texts[split]
+        found = None
+        for rows in texts.by_length(TOKENS_PER_PASS[self.device.type]):
+            part = texts.at(rows).answer(p).logits
+            if found is None:
+                found = part.new_empty(part.shape[0], len(texts.lengths), part.shape[2])
+            found[:, rows] = part
+        if found is None:
+            raise FaithscopeError(f"The {split} split is empty: give some texts.")
+        return found.cpu()
+
+    def _validate(self) -> None:
+        labels = self.texts["validation"].labels.cpu()
+        logits = self.logits("validation", self.parameters)
+        values = [selection_score(part, labels, self.selection) for part in logits]
+        now = torch.tensor(values, dtype=torch.float64)
+        past = torch.tensor([*self.validation, [-1.0] * len(values)], dtype=torch.float64)
+        better = (now > past.amax(0)).to(self.device)
+        self.validation.append(values)
+        for name, value in self.parameters.items():
+            chosen = better.view(-1, *[1] * (value.dim() - 1))
+            self.best[name].copy_(torch.where(chosen, value.detach(), self.best[name]))
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything needed to go on."""
+        kept = {f"parameter/{name}": value.detach() for name, value in self.parameters.items()}
+        kept |= {f"best/{name}": value for name, value in self.best.items()}
+        for name, value in self.parameters.items():
+            for part, tensor in self.optimizer.state[value].items():
+                kept[f"optimizer/{name}/{part}"] = tensor
+        kept["validation"] = torch.tensor(self.validation, dtype=torch.float64)
+        return {name: value.cpu().clone() for name, value in kept.items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a state."""
+        self._recorded = None
+        for name, value in self.parameters.items():
+            value.data.copy_(state[f"parameter/{name}"])
+            self.best[name].copy_(state[f"best/{name}"])
+            start = f"optimizer/{name}/"
+            self.optimizer.state[value] = {
+                key.removeprefix(start): kept.clone().to(self.device)
+                for key, kept in state.items()
+                if key.startswith(start)
+            }
+        self.validation = state["validation"].tolist()
+
+    def finish(self) -> list[Trained]:
+        """Test every model's best epoch."""
+        labels = self.texts["test"].labels.cpu()
+        logits = self.logits("test", self.best)
+        best = {name: value.cpu() for name, value in self.best.items()}
+        finished = []
+        for place, part in enumerate(logits):
+            history = tuple(values[place] for values in self.validation)
+            finished.append(
+                Trained(
+                    weights={name: value[place].clone() for name, value in best.items()},
+                    epoch=history.index(max(history)) + 1,
+                    validation=history,
+                    scores=classification_scores(part, labels),
+                )
+            )
+        return finished
+
+
+def _longest_first(rows: Tensor, lengths: Tensor) -> Tensor:
+    """Sort the rows of a batch [M, B] by falling length: nothing is read beyond a text's end."""
+    order = lengths[rows.clamp_min(0)].argsort(dim=1, descending=True, stable=True)
+    return rows.gather(1, order)
+
+
+class _Recorded:
+    """A pack's step as a CUDA graph: the same kernels in the same memory, replayed."""
+
+    def __init__(self, training: PackTraining) -> None:
+        self.training = training
+        device = training.device
+        self.order = training.order(0).to(device)
+        self.at = torch.zeros(1, dtype=torch.int64, device=device)
+        before = training.state()
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):  # what is made on first use must not be recorded
+            for _ in range(3):
+                self._step()
+                self.at.zero_()
+        torch.cuda.current_stream(device).wait_stream(stream)
+        training.optimizer.zero_grad(set_to_none=True)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self._step()
+        self._restore(before)
+
+    def _step(self) -> None:
+        training = self.training
+        rows = self.order.index_select(0, self.at)[0]
+        losses = training.step(rows, training.texts["train"].ids.shape[2])
+        training.losses.index_copy_(0, self.at, losses[None])
+        self.at += 1
+
+    def _restore(self, state: Mapping[str, Tensor]) -> None:
+        """Undo the steps taken while recording, in place: the graph knows these tensors."""
+        for name, value in self.training.parameters.items():
+            value.data.copy_(state[f"parameter/{name}"])
+            for part, tensor in self.training.optimizer.state[value].items():
+                kept = state.get(f"optimizer/{name}/{part}")
+                tensor.zero_() if kept is None else tensor.copy_(kept)
+
+    def run(self, order: Tensor) -> None:
+        """Take all steps of an epoch."""
+        self.order.copy_(order)
+        self.at.zero_()
+        for _ in range(order.shape[0]):
+            self.graph.replay()

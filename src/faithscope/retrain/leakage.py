@@ -1,0 +1,71 @@
+"""Class leakage: masking more and knowing more, a sign that the masks give the class away.
+
+A measure looks at the gold label. Where it masks can therefore tell a retrained model the class,
+and its curve then no longer says how important the masked tokens were.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from faithscope.errors import FaithscopeError
+
+Array = NDArray[np.float64]
+
+
+class Leaks(NamedTuple):
+    """Which points of a curve (their indices) suggest that the masks give the class away."""
+
+    rising: tuple[int, ...]
+    """Performance is above that at a lower level of masking."""
+    above_random: tuple[int, ...]
+    """Performance is above that of random masking at the same level."""
+
+
+def leaks(curve: Array, baseline: Array | None = None, *, level: float = 0.95) -> Leaks:
+    r"""Find where performance rises with masking, or lies above random's, beyond chance.
+
+    Point i is rising if for some j < i the paired differences over the S seeds have an interval
+    above 0, and above random likewise with the baseline's value in the place of :math:`p_{sj}`:
+
+    .. math:: \bar\delta - t_{S-1,\,1-\alpha/m} \frac{s_\delta}{\sqrt S} > 0, \qquad
+       \delta_s = p_{si} - p_{sj}
+
+    with Student's t, α = 1 − level shared by all m comparisons of a kind (Bonferroni: m = I(I−1)/2
+    pairs, or I points), so that about one curve in twenty at most is named by chance. Only
+    "rising" is a sign of leakage by itself: a measure can also be worse than random because it is
+    wrong. With fewer than 2 seeds nothing can be told, and nothing is named.
+
+    Shapes: curve [S, I] for levels of masking that rise, baseline [S, I] of the same seeds.
+
+    >>> curve = np.array([[0.9, 0.5, 0.8], [0.9, 0.52, 0.81], [0.89, 0.51, 0.8]])
+    >>> leaks(curve)
+    Leaks(rising=(2,), above_random=())
+    """
+    curve = np.asarray(curve, dtype=np.float64)
+    others = curve if baseline is None else np.asarray(baseline, dtype=np.float64)
+    if curve.ndim != 2 or others.shape != curve.shape:
+        raise FaithscopeError("Leakage needs curves [S, I] of all seeds, random's of the same.")
+    later, earlier = np.tril_indices(curve.shape[1], -1)
+    rises = _above_zero(curve[:, later] - curve[:, earlier], level)
+    return Leaks(
+        rising=tuple(int(i) for i in np.unique(later[rises])),
+        above_random=tuple(int(i) for i in np.flatnonzero(_above_zero(curve - others, level))),
+    )
+
+
+def _above_zero(differences: Array, level: float) -> NDArray[np.bool_]:
+    """Whether the interval of each column's mean lies above 0: [S, comparisons]."""
+    seeds, comparisons = differences.shape
+    if seeds < 2 or not comparisons:
+        return np.zeros(comparisons, dtype=bool)
+    mean = differences.mean(0)
+    error = differences.std(0, ddof=1) / np.sqrt(seeds)
+    width = stats.t.ppf(1 - (1 - level) / comparisons, seeds - 1) * error
+    # A rise of the size of rounding is none, however steady.
+    above: NDArray[np.bool_] = mean - width > 1e-9
+    return above

@@ -1,0 +1,400 @@
+"""ROAR from end to end with models that train in milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from bags import MEASURES, BagLearner, bag_texts
+from faithscope.data.text import TokenData
+from faithscope.methods.text import measure, resolve_measures
+from faithscope.methods.words import random_scores
+from faithscope.perturb.tokens import mask_tokens
+from faithscope.retrain import roar
+from faithscope.retrain.jobs import jobs_of
+from faithscope.retrain.result import ROAR_SCHEMAS, RoarResult, load_roar
+from faithscope.retrain.roar import Progress, prepare_roar
+from families import refused
+
+LEVELS = [0, 20, 50, 80, 100]
+METRICS = ("accuracy", "macro_f1", "micro_f1", "auroc", "cross_entropy")
+
+
+def asked(learner: BagLearner | None = None, **options):
+    options = {"measures": MEASURES, "seeds": 2, "levels": LEVELS, **options}
+    return prepare_roar(options.pop("data", bag_texts()), learner or BagLearner(), **options)
+
+
+@pytest.fixture(scope="module")
+def learner() -> BagLearner:
+    return BagLearner()
+
+
+@pytest.fixture(scope="module")
+def result(learner) -> RoarResult:
+    return asked(learner).run()
+
+
+def test_every_training_is_run_once(learner, result):
+    jobs = jobs_of(resolve_measures(MEASURES), range(2), LEVELS)
+    assert len(learner.begun) == len(jobs) == 36 == result.manifest["cost"]["trainings"]
+    assert len(set(learner.begun)) == len(learner.begun)  # no two on the same data and seed
+
+
+def test_every_model_is_explained_once_by_each_measure(learner, result):
+    assert len(learner.explained) == len(set(learner.explained))
+    # 2 seeds × (the base, and two links of a chain) × three splits
+    assert len(learner.explained) == 2 * 2 * 3 * 3
+    assert result.manifest["cost"]["explained"] == {"gradient": 6, "input_x_gradient": 6}
+
+
+def alone(data: TokenData, seed: int):
+    """Train one model, by itself."""
+    training = BagLearner().begin([data], [seed])
+    while not training.is_done:
+        training.run_epoch()
+    return training.finish()[0]
+
+
+def by_hand(procedure: str, label: str, seed: int, strategy: str, levels: list[int]) -> list[float]:
+    """One curve, step by step as ROAR.md §6 has it."""
+    learner = BagLearner()
+    data = intact = learner.encode(bag_texts())
+    model = base = alone(intact, seed)
+    values = [base.scores["accuracy"]]
+    for k in levels[1:]:
+        start, explained = (data, model) if procedure == "recursive" else (intact, base)
+        splits = dict(start.splits)
+        if label == "random":
+            scores = random_scores(list(splits.values()), seed)
+        else:
+            scores = [
+                learner.explain([explained.weights], [part], measure(label), [seed])[0]
+                for part in splits.values()
+            ]
+        ids = {
+            name: mask_tokens(
+                part.ids, part.eligible, found, k, strategy=strategy, mask_id=intact.mask_id
+            )
+            for (name, part), found in zip(splits.items(), scores, strict=True)
+        }
+        data = intact.with_ids(ids)
+        model = alone(data, seed)
+        values.append(model.scores["accuracy"])
+    return values
+
+
+@pytest.mark.parametrize("label", ["gradient", "input_x_gradient", "random"])
+@pytest.mark.parametrize("procedure", ["roar", "recursive"])
+def test_curves_are_those_of_the_procedure_done_by_hand(result, label, procedure):
+    for place, seed in enumerate(result.seeds):
+        found = result.values(label, procedure)[place].tolist()
+        assert found == by_hand(procedure, label, seed, "relative", LEVELS)
+
+
+def test_counted_tokens_are_masked_one_by_one():
+    found = asked(measures="gradient", seeds=1, levels=range(4), strategy="count").run()
+    assert found.levels == [0, 1, 2, 3]
+    for procedure in ("roar", "recursive"):
+        expected = by_hand(procedure, "gradient", 0, "count", [0, 1, 2, 3])
+        assert found.values("gradient", procedure)[0].tolist() == expected
+    assert np.isnan(found.class_majority()["masked"])
+    masked = [len(level["masked"]) for level in found.examples[0]["levels"]]
+    assert masked == [1, 2, 3]
+
+
+@pytest.mark.parametrize("pack_size", [1, 3, 100])
+def test_packs_of_any_size_give_the_same_numbers(result, pack_size):
+    other = asked(BagLearner(pack_size=pack_size)).run()
+    names = ["measure", "procedure", "k", "seed", "metric", "value", "epoch"]
+    assert other.trainings.select(names).equals(result.trainings.select(names))
+    assert other.sparsity.equals(result.sparsity)
+    assert other.examples == result.examples
+
+
+def test_a_small_memory_gives_the_same_numbers(result, monkeypatch):
+    monkeypatch.setattr(roar, "CACHE_BYTES", 1)
+    assert asked().run().trainings["value"].equals(result.trainings["value"])
+
+
+def test_the_table_has_a_row_for_every_point_of_a_curve(result):
+    table = result.trainings
+    assert table.schema.equals(ROAR_SCHEMAS["trainings"])
+    assert table.num_rows == 4 * 2 * 2 * 5 * 5
+    assert set(table["metric"].to_pylist()) == set(METRICS)
+    assert not pc.any(pc.is_nan(table["value"])).as_py()
+    for procedure in ("roar", "recursive"):
+        values = [result.values(name, procedure) for name in result.measures]
+        for one in values:
+            assert np.array_equal(one[:, 0], values[0][:, 0])
+            assert np.array_equal(one[:, -1], values[0][:, -1])
+    same = [result.values("random", name) for name in ("roar", "recursive")]
+    assert np.array_equal(*same)
+
+
+def test_masks_of_recursive_steps_are_nested_and_of_the_right_size(result):
+    for example in result.examples:
+        n = len(example["words"]) - 2
+        before: set[int] = set()
+        for level in example["levels"]:
+            masked = set(level["masked"])
+            assert len(masked) == level["k"] * n // 100
+            assert 0 not in masked and n + 1 not in masked
+            assert len(level["scores"]) == (0 if level["k"] == 100 else n + 2)
+            assert before <= masked
+            before = masked
+    assert len(result.examples) == 3 * 4 * 2
+    assert {example["seed"] for example in result.examples} == {0}
+
+
+def test_sparsity_is_of_every_measure_and_seed(result):
+    table = result.sparsity
+    assert table.num_rows == 4 * 2 * (10 + 9)
+    shares = table["value"].to_numpy()
+    assert ((shares > 0) & (shares <= 1 + 1e-12)).all()
+    other = asked(specials=False).run()
+    assert not other.sparsity.equals(table)
+    assert other.manifest["protocol"]["specials"] is False
+
+
+def test_a_result_is_saved_and_read(result, tmp_path):
+    result.save(tmp_path / "run")
+    found = load_roar(tmp_path / "run")
+    assert found.trainings.equals(result.trainings)
+    assert found.sparsity.equals(result.sparsity)
+    assert found.examples == result.examples
+    assert found.manifest == result.manifest
+    assert repr(found) == "RoarResult(bag on bags: 4 measures, 2 seeds, 36 trainings)"
+
+
+def test_racu_is_per_seed_and_without_random(result):
+    rows = result.racu().to_pylist()
+    assert [(row["measure"], row["procedure"]) for row in rows] == [
+        (name, procedure) for name in MEASURES for procedure in ("roar", "recursive")
+    ]
+    for row in rows:
+        assert row["mean"] == pytest.approx(np.mean(row["values"]))
+        assert row["ci_low"] <= row["mean"] <= row["ci_high"]
+        assert row["seeds"] == [0, 1] and row["n"] == 2
+    assert result.table().count("\n") == 1 + len(MEASURES)
+    time = result.compute_time().to_pylist()
+    assert [row["measure"] for row in time] == result.measures
+    assert all(row["minutes"] == row["explaining"] + row["training"] for row in time)
+
+
+def test_a_forecast_counts_and_measures(tmp_path):
+    learner = BagLearner(seconds=0.01)
+    request = asked(learner, out=tmp_path)
+    forecast = request.forecast()
+    assert (forecast.trainings, forecast.finished) == (36, 0)
+    packs = -(-36 // 7)
+    assert packs <= forecast.packs == len(request.packs)
+    # an epoch sleeps once for its pack, whose size hardly varies
+    assert 0.5 < forecast.seconds / (forecast.packs * 4 * 0.01) < 4
+    assert "36 trainings in" in str(forecast)
+    learner.seconds, learner.stop_at, learner.epochs_run = 0.0, 9, 0
+    with pytest.raises(KeyboardInterrupt):
+        request.run()
+    assert 0 < request.forecast().finished < 36
+
+
+def test_progress_goes_from_nothing_to_everything():
+    seen: list[Progress] = []
+    asked().run(seen.append)
+    assert {step.doing for step in seen} == {
+        "explaining gradient",
+        "explaining input_x_gradient",
+        "training",
+    }
+    done = [step.done for step in seen]
+    assert done == sorted(done)
+    assert done[0] == 0 and done[-1] == 36 == seen[-1].total
+
+
+def test_all_leaves_out_what_a_model_cannot_give_and_a_name_does_not():
+    request = asked(measures="all", seeds=1)
+    assert request.jobs.measures == ("gradient", "input_x_gradient", "random")
+    with refused("cannot give 'attention'"):
+        asked(measures=["attention"])
+    with refused("Unknown measure 'gradent'", "gradient"):
+        asked(measures=["gradent"])
+
+
+def test_texts_without_a_word_are_refused():
+    data = bag_texts()
+    empty = replace(data.test, texts=("",) * 24, words=((),) * 24)
+    with refused("test split of 'bags' has no token that can be masked"):
+        asked(data=replace(data, test=empty))
+
+
+# What a result says
+
+
+def invented(value, *, seeds=5, measures=("gradient", "random"), strategy="relative", **data):
+    """A result whose performance is value(measure, procedure, k, seed)."""
+    levels = [0, 50, 100]
+    rows = [
+        {
+            "job": f"{name}-{procedure}-{k}-{seed}",
+            "data": "invented",
+            "model": "bag",
+            "measure": name,
+            "procedure": procedure,
+            "strategy": strategy,
+            "k": k,
+            "seed": seed,
+            "metric": metric,
+            "value": value(name, procedure, k, seed),
+            "epoch": 1,
+            "seconds": 60.0,
+        }
+        for name in measures
+        for procedure in ("roar", "recursive")
+        for k in levels
+        for seed in range(seeds)
+        for metric in METRICS
+    ]
+    about = {
+        "name": "invented",
+        "kind": "own",
+        "classes": ["no", "yes"],
+        "metric": "accuracy",
+        "selection": "accuracy",
+        "sizes": {"train": 80, "validation": 10, "test": 10},
+        "mean_length": 9.0,
+        "vocabulary": 20,
+        "majority": {"class": "no", "score": 0.3},
+        "truncated": {},
+        "notes": [],
+        "fingerprint": "",
+        **data,
+    }
+    manifest = {
+        "format": 1,
+        "kind": "roar",
+        "created": "2026-01-01T00:00:00+00:00",
+        "data": about,
+        "model": {"name": "bag", "parameters": 1, "recipe": {}, "device": "cpu"},
+        "protocol": {
+            "strategy": strategy,
+            "levels": levels,
+            "procedures": ["roar", "recursive"],
+            "measures": list(measures),
+            "seeds": list(range(seeds)),
+            "clip": True,
+        },
+        "cost": {
+            "seconds": 1.0,
+            "trainings": 9,
+            "training_seconds": 1.0,
+            "explaining_seconds": {"gradient": 1200.0},
+            "explained": {"gradient": 10},
+        },
+        "machine": {},
+        "versions": {"faithscope": "0"},
+    }
+    trainings = pa.Table.from_pylist(rows, schema=ROAR_SCHEMAS["trainings"])
+    return RoarResult(trainings, ROAR_SCHEMAS["sparsity"].empty_table(), [], manifest)
+
+
+def falling(name: str, procedure: str, k: int, seed: int) -> float:
+    at = {"random": {0: 1.0, 50: 0.8, 100: 0.2}, "gradient": {0: 1.0, 50: 0.4, 100: 0.2}}
+    return at[name][k] + 0.001 * seed * (k == 50)
+
+
+def test_a_good_run_is_told_without_warnings(tmp_path):
+    result = invented(falling)
+    assert result.warnings() == []
+    row = result.racu().to_pylist()[1]
+    assert row["values"][0] == pytest.approx(0.2 / 0.5)
+    assert row["area"] == pytest.approx(0.2, abs=1e-3)
+    assert result.headline() == (
+        "By Recursive ROAR of bag on invented, gradient has a RACU of 39.9 [39.9, 40.0] %. "
+        "It is better than random masking."
+    )
+    table = result.curves().to_pylist()
+    assert len(table) == 2 * 2 * 3
+    assert table[1]["mean"] == pytest.approx(0.402) and table[1]["n"] == 5
+    masked = result.class_majority()
+    assert (masked["majority"], masked["masked"]) == (0.3, pytest.approx(0.2))
+    minutes = result.compute_time().to_pylist()
+    assert (minutes[0]["minutes"], minutes[0]["walltime"]) == (3.0, "00:03")
+    assert (minutes[1]["minutes"], minutes[1]["walltime"]) == (1.0, "00:01")
+    assert load_roar(result.save(tmp_path)).headline() == result.headline()
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "words"),
+    [
+        (falling, {"seeds": 2}, "fewer than three seeds"),
+        (falling, {"majority": {"class": "no", "score": 1.0}}, "no better than always guessing"),
+        (falling, {"truncated": {"train": 3, "test": 1}}, "4 of 100 texts"),
+        (
+            lambda m, p, k, s: 0.9 if m == "random" else 0.9 - 0.2 * (k == 50),
+            {},
+            "not defined for seeds 0, 1, 2, 3, 4",
+        ),
+        (
+            lambda m, p, k, s: 0.5 + 0.4 * (k == 100 and s == 3) - 0.1 * (k == 100 and s != 3),
+            {},
+            "sign turned around for seed 3",
+        ),
+        (
+            lambda m, p, k, s: (
+                falling(m, p, k, s)
+                + (0.1 if m == "gradient" and k == 100 else 0)
+                - (0.35 if m == "gradient" and k == 50 else 0)
+            ),
+            {},
+            "gradient (recursive): performance rises by 24.8% from 50 to 100 % masked",
+        ),
+    ],
+)
+def test_what_is_doubtful_is_said(value, options, words):
+    said = invented(value, **options).warnings()
+    assert any(words in sentence for sentence in said)
+    assert all(sentence.endswith(".") for sentence in said)
+
+
+def test_a_seed_without_racu_is_left_out_and_named():
+    def flat_in_seed_1(name, procedure, k, seed):
+        return 0.9 if seed == 1 and name == "random" else falling(name, procedure, k, seed)
+
+    row = invented(flat_in_seed_1, seeds=4).racu().to_pylist()[0]
+    assert row["degenerate"] == [1] and row["n"] == 3
+    assert np.isnan(row["values"][1])
+    assert row["mean"] == pytest.approx(np.nanmean(row["values"]))
+
+
+def test_racu_is_clipped_or_not():
+    def beyond(name, procedure, k, seed):
+        at = {"random": {0: 0.5, 50: 0.4, 100: 0.4}, "gradient": {0: 0.5, 50: 0.1, 100: 0.4}}
+        return at[name][k]
+
+    result = invented(beyond)
+    assert result.racu().to_pylist()[0]["mean"] == 1.0
+    assert result.racu(clip=False).to_pylist()[0]["mean"] == pytest.approx(6.0)
+    assert result.racu(metric="auroc").num_rows == 2
+    with refused("Unknown metric 'f1'"):
+        result.racu(metric="f1")
+
+
+def test_measures_that_are_no_better_than_random_are_not_praised():
+    def turned(name, procedure, k, seed):
+        return falling({"random": "gradient", "gradient": "random"}[name], procedure, k, seed)
+
+    assert "no measure is more faithful than random masking" in invented(turned).headline()
+    mixed = invented(lambda m, p, k, s: falling(m if s else "random", p, k, s), seeds=3)
+    assert "None is surely better" in mixed.headline()
+    assert "too few for a verdict" in invented(falling, seeds=2).headline()
+
+
+def test_a_run_of_random_alone_says_so():
+    result = invented(lambda m, p, k, s: 1 - k / 200, measures=("random",))
+    assert result.racu().num_rows == 0
+    assert "no measure to compare" in result.headline()
+    assert result.warnings() == []
