@@ -1,31 +1,48 @@
-"""Fill reproduction.md, and the lines on it in README.md, with numbers from studies/results.
+"""Fill both reproduction pages, and the lines on them in README.md, from studies/results.
 
-python docs/reproduction.py             # writes the numbers between the markers of both pages
+python docs/reproduction.py             # writes the numbers between the markers of the pages
 python docs/reproduction.py --figures   # and draws the pictures
 python docs/reproduction.py --check     # only checks, as the tests do
 
-A page says `<!-- begin: NAME -->`, then what the function NAME below returns, then `<!-- end -->`.
-Every number comes from the summaries, which studies/summarise.py makes from run folders, except the
-paper's own, which stand in PAPER with where they are from.
+A page says `<!-- begin: NAME -->`, then what the function NAME returns, then `<!-- end -->`. Those
+on images are here, those on text in reproduction_text.py. Every number comes from the summaries,
+which studies/summarise.py and summarise_roar.py make from run folders, except the papers' own,
+which stand in PAPER with where they are from.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "studies" / "results"
-IMAGES = ROOT / "docs" / "images"
-PAGES = (ROOT / "docs" / "reproduction.md", ROOT / "README.md")
+from filling import (
+    IMAGES,
+    RESULTS,
+    ROOT,
+    Row,
+    Summaries,
+    find,
+    interval,
+    listed,
+    number,
+    percent,
+    rows_of,
+    save,
+    span,
+    table,
+)
+from reproduction_text import TEXT_BLOCKS, draw_text
 
-Row = Mapping[str, Any]
-Study = dict[str, Any]
+__all__ = ["IMAGES", "RESULTS", "Summaries", "find", "listed", "number", "rows_of"]
+
+PAGES = (
+    ROOT / "docs" / "reproduction.md",
+    ROOT / "README.md",
+    ROOT / "docs" / "reproduction_text.md",
+)
 
 MODELS = {
     "c10_base": "CIFAR-10 base",
@@ -91,89 +108,11 @@ PAPER: Mapping[str, Any] = {
 # What the summaries say
 
 
-class Summaries:
-    """The files of studies/results by name, with their tables as rows."""
-
-    def __init__(self, folder: Path = RESULTS) -> None:
-        self.studies: dict[str, Study] = {
-            file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))
-        }
-
-    def run(self, name: str, which: str | None = None) -> dict[str, Any]:
-        """One run of a study: the only one, or by what tells it from the others."""
-        runs: dict[str, dict[str, Any]] = self.studies[name]["runs"]
-        return runs[which or next(iter(runs))]
-
-    def cell(self, name: str, method: str, metric: str = "saco", which: str | None = None) -> Row:
-        """A row of a run's summary."""
-        return find(self.run(name, which)["summary"], method=method, metric=metric)
-
-    def pair(self, name: str, metric: str, method: str, other: str) -> dict[str, float]:
-        """The paired difference, the second less the first, with its interval and p."""
-        rows = self.run(name)["comparisons"]
-        row = dict(find(rows, metric=metric, method={method, other}, other={method, other}))
-        if row["method"] == method:
-            row["difference"] = -row["difference"]
-            row["ci_low"], row["ci_high"] = -row["ci_high"], -row["ci_low"]
-        return row
-
-    def change(self, name: str, which: str, method: str, metric: str) -> Row:
-        """What a choice does to a method: the paired difference of two runs of a study."""
-        return find(self.studies[name]["changes"][which], method=method, metric=metric)
-
-    def ups(self, name: str, metric: str) -> bool:
-        """Whether more is better."""
-        return bool(self.run(name)["metrics"][metric]["higher_is_better"])
-
-
-def rows_of(table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A table as it was before it was written."""
-    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
-
-
-def find(table: Mapping[str, Any], **wanted: Any) -> dict[str, Any]:
-    """The one row with these values; a set means any of them."""
-
-    def fits(row: Row) -> bool:
-        return all(
-            row[key] in value if isinstance(value, set) else row[key] == value
-            for key, value in wanted.items()
-        )
-
-    (row,) = filter(fits, rows_of(table))
-    return row
-
-
-def number(value: float | None, digits: int = 3, sign: str = "") -> str:
-    """A number as the page writes it.
-
-    >>> number(-0.0004), number(0.25, sign="+")
-    ('0.000', '+0.250')
-    """
-    if value is None:
-        return "—"
-    text = f"{value:{sign}.{digits}f}"
-    if not float(text):
-        text = text.lstrip("+-")
-    return text.replace("-", "−")
-
-
-def interval(row: Row, middle: str = "mean", sign: str = "", digits: int = 3) -> str:
-    """A number with its 95 % interval."""
-    low, high = (number(row[end], digits, sign) for end in ("ci_low", "ci_high"))
-    return f"{number(row[middle], digits, sign)} [{low}, {high}]"
-
-
 def marked(row: Row) -> str:
     """A cell of a table of scores."""
     if not row["n"]:
         return "—"
     return interval(row) + {"better": " *", "worse": " †"}.get(row["verdict"], "")
-
-
-def percent(share: float, digits: int = 0) -> str:
-    """A share in per cent."""
-    return f"{100 * share:.{digits}f} %"
 
 
 def below(values: Iterable[float]) -> str:
@@ -185,12 +124,6 @@ def below(values: Iterable[float]) -> str:
     return f"p ≤ {math.ceil(1000 * max(values) - 1e-9) / 1000:.3f}"
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 1) -> str:
-    """A Markdown table; the first `names` columns are words."""
-    lines = [heads, ["---"] * names + ["---:"] * (len(heads) - names), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def commands(have: Summaries, *names: str) -> str:
     """The commands that made the runs."""
     told: list[str] = []
@@ -200,17 +133,6 @@ def commands(have: Summaries, *names: str) -> str:
     folders = " ".join(f"runs/{name}" for name in names)
     told.append(f"python studies/summarise.py {folders} --out studies/results")
     return "\n".join(["```sh", *told, "```"])
-
-
-def listed(words: Sequence[str]) -> str:
-    """Words as a sentence has them."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def span(values: Iterable[float], digits: int = 3) -> str:
-    """From the smallest to the largest."""
-    known = sorted(values)
-    return f"{number(known[0], digits)} to {number(known[-1], digits)}"
 
 
 def outdone(have: Summaries, name: str, metric: str, random: str) -> tuple[int, int, float]:
@@ -1333,6 +1255,7 @@ BLOCKS: Mapping[str, Callable[[Summaries], str]] = {
     "upsampling": upsampling,
     "granularity text": granularity_text,
     "granularity commands": command_block("granularity_base", "units_base"),
+    **TEXT_BLOCKS,
 }
 BLOCK = re.compile(r"(<!-- begin: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -1391,20 +1314,11 @@ def draw(have: Summaries) -> None:
         row for row in rows_of(have.studies["fills_base"]["sensitivity"]) if row["axis"] == "fill"
     ]
     save(plots.sensitivity(rows), "fills")
-
-
-def save(plot: Any, name: str) -> None:
-    """Write a picture with few colours, which makes it small."""
-    from PIL import Image
-
-    file = plot.save(IMAGES / f"reproduction-{name}.png")
-    with Image.open(file) as picture:
-        small = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    small.save(file, optimize=True)
+    draw_text(have)
 
 
 def main() -> int:
-    """Write or check both pages."""
+    """Write or check the pages."""
     have = Summaries()
     if "--figures" in sys.argv:
         draw(have)

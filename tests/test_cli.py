@@ -609,7 +609,7 @@ class TestProgress:
         assert lines[0] == " 15% · 300/2,000 passes · 25 passes/s · 1:08 left"
 
     def test_clock(self) -> None:
-        assert [console._clock(s) for s in (0.4, 61, 3661)] == ["0:00", "1:01", "1:01:01"]
+        assert [console.clock(s) for s in (0.4, 61, 3661)] == ["0:00", "1:01", "1:01:01"]
 
 
 @pytest.mark.parametrize(

@@ -10,28 +10,37 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from faithscope.api import evaluate, explain
+    from faithscope.api import evaluate, explain, roar
     from faithscope.data import load_data
+    from faithscope.data.text_sources import load_text
     from faithscope.errors import FaithscopeError
     from faithscope.evaluation import Evaluation, Forecast, prepare
     from faithscope.methods import Evidence, Method, layer_method, method, register_method
+    from faithscope.methods.text import TokenMethod, measure, register_measure
     from faithscope.metrics import Metric, metric, racu, register_metric, saco
     from faithscope.models import Model, load_model, wrap
     from faithscope.results import Result, load_result, load_results
     from faithscope.results.compare import Comparison, compare
+    from faithscope.retrain.result import RoarResult
+    from faithscope.retrain.roar import prepare_roar
+    from faithscope.retrain.study import RoarStudy
+    from faithscope.retrain.synthetic import synthetic_problem
     from faithscope.studies import Study, load_study, run_study
 
 _HOMES = {
     "Comparison": "results",
+    "Evaluation": "evaluation",
     "Evidence": "methods",
     "FaithscopeError": "errors",
-    "Evaluation": "evaluation",
     "Forecast": "evaluation",
     "Method": "methods",
     "Metric": "metrics",
     "Model": "models",
     "Result": "results",
+    "RoarResult": "retrain.result",
+    "RoarStudy": "retrain.study",
     "Study": "studies",
+    "TokenMethod": "methods.text",
     "compare": "results",
     "evaluate": "api",
     "explain": "api",
@@ -41,14 +50,20 @@ _HOMES = {
     "load_result": "results",
     "load_results": "results",
     "load_study": "studies",
+    "load_text": "data.text_sources",
+    "measure": "methods.text",
     "method": "methods",
     "metric": "metrics",
     "prepare": "evaluation",
+    "prepare_roar": "retrain.roar",
     "racu": "metrics",
+    "register_measure": "methods.text",
     "register_method": "methods",
     "register_metric": "metrics",
+    "roar": "api",
     "run_study": "studies",
     "saco": "metrics",
+    "synthetic_problem": "retrain.synthetic",
     "wrap": "models",
 }
 __all__ = [
@@ -61,7 +76,10 @@ __all__ = [
     "Metric",
     "Model",
     "Result",
+    "RoarResult",
+    "RoarStudy",
     "Study",
+    "TokenMethod",
     "compare",
     "evaluate",
     "explain",
@@ -71,14 +89,20 @@ __all__ = [
     "load_result",
     "load_results",
     "load_study",
+    "load_text",
+    "measure",
     "method",
     "metric",
     "prepare",
+    "prepare_roar",
     "racu",
+    "register_measure",
     "register_method",
     "register_metric",
+    "roar",
     "run_study",
     "saco",
+    "synthetic_problem",
     "wrap",
 ]
 

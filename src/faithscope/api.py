@@ -1,4 +1,4 @@
-"""The public calls: explain and evaluate. Everything else hangs below them."""
+"""The public calls: explain, evaluate and roar. Everything else hangs below them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ import torch
 from torch import Tensor
 
 from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
+from faithscope.data.text import TextData
 from faithscope.engine import check_classes
 from faithscope.errors import FaithscopeError, choose
 from faithscope.evaluation import EXPLAIN_BATCH, PICTURES, Advance, ModelLike, prepare
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
+from faithscope.methods.text import TokenMethod
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.perturb import UNITS, UPSAMPLES, to_patches, to_pixels
 from faithscope.results import Result
+from faithscope.retrain.learner import Learner
+from faithscope.retrain.result import RoarResult
+from faithscope.retrain.roar import Report, prepare_roar
 
 
 def explain(
@@ -165,6 +170,69 @@ def evaluate(
         pictures=pictures,
     )
     return evaluation.run(advance, out)
+
+
+def roar(
+    data: TextData | str | Path,
+    model: Learner | str = "bilstm",
+    *,
+    measures: str | TokenMethod | Iterable[str | TokenMethod] = "all",
+    seeds: int | Iterable[int] = 5,
+    levels: Iterable[int] | None = None,
+    procedures: str | Iterable[str] = ("roar", "recursive"),
+    strategy: str = "relative",
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    limit: int | None = None,
+    device: str = "auto",
+    out: str | Path | None = None,
+    clip: bool = True,
+    specials: bool = True,
+    keep_weights: bool = False,
+    progress: Report | None = None,
+) -> RoarResult:
+    """Measure how faithful measures for text are: mask what they point to, retrain, test.
+
+    Args:
+        data: the texts, or the name of a data set (as `fs.load_text` takes).
+        model: what is trained on them: "bilstm", "hf:ID or folder" or a learner of one's own.
+        measures: names or objects; "all" are the paper's that the model can give. `random` is
+            always among them.
+        seeds: which seeds, or how many from 0.
+        levels: percent of tokens to mask (10, 20, …, 90), or numbers of them (1 to 10).
+        procedures: "roar", "recursive" or both.
+        strategy: whether levels are "relative" or a "count" of tokens.
+        epochs: how long a model is trained; by default as long as the paper.
+        batch_size: texts per step of a training, if not the paper's.
+        learning_rate: of a training, if not the paper's.
+        limit: use only so many texts of each split, where data is a name.
+        device: "auto" is a GPU if there is one.
+        out: a folder to keep every training in: the same call goes on where it was stopped.
+        clip: whether each seed's RACU is kept within -1 and 1, as the paper's program does.
+        specials: whether sparsity counts special tokens, as the paper's program does.
+        keep_weights: keep the weights of every model, not only of those that are explained.
+        progress: called with where the run is, for a progress bar.
+    """
+    request = prepare_roar(
+        data,
+        model,
+        measures=measures,
+        seeds=seeds,
+        levels=levels,
+        procedures=procedures,
+        strategy=strategy,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        limit=limit,
+        device=device,
+        out=out,
+        clip=clip,
+        specials=specials,
+        keep_weights=keep_weights,
+    )
+    return request.run(progress)
 
 
 def _explain_target(images: Tensor, target: Tensor | int | None) -> Tensor | None:

@@ -105,7 +105,7 @@ def _finite(data: Any) -> Any:
 def waiting(text: str) -> Iterator[None]:
     """Show on a terminal that something is going on; say nothing elsewhere."""
     err = screen(stderr=True)
-    if not _moves(err):
+    if not moves(err):
         yield
         return
     with err.status(text):
@@ -163,18 +163,18 @@ class Pace:
             parts.append(f"{self.done / self.busy:,.0f} passes/s")
         left = self.seconds_left()
         if left is not None:
-            parts.append(f"{_clock(left)} left")
+            parts.append(f"{clock(left)} left")
         return " · ".join(parts)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Write minutes and seconds, with hours where there are any."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class _Words(ProgressColumn):
+class Words(ProgressColumn):
     """A column of a progress bar that is read off the pace whenever the bar is drawn."""
 
     def __init__(self, words: Callable[[], str]) -> None:
@@ -191,7 +191,7 @@ def run_with_progress(
     """Run an evaluation, kept in a folder if one is given, showing rate and time left on stderr."""
     err = screen(stderr=True)
     pace = Pace(evaluation, forecast)
-    advance = _bar if _moves(err) else _lines
+    advance = _bar if moves(err) else _lines
     with advance(err, pace) as step:
         return evaluation.run(step, out)
 
@@ -199,9 +199,9 @@ def run_with_progress(
 @contextmanager
 def _bar(err: Console, pace: Pace) -> Iterator[Callable[[int], None]]:
     columns = (
-        _Words(lambda: "measuring " if pace.measuring else "explaining"),
+        Words(lambda: "measuring " if pace.measuring else "explaining"),
         BarColumn(bar_width=None),
-        _Words(lambda: str(pace)),
+        Words(lambda: str(pace)),
     )
     with Progress(*columns, console=err, transient=True, expand=True) as progress:
         task = progress.add_task("", total=pace.total)
@@ -227,7 +227,8 @@ def _lines(err: Console, pace: Pace) -> Iterator[Callable[[int], None]]:
     yield step
 
 
-def _moves(console: Console) -> bool:
+def moves(console: Console) -> bool:
+    """Whether a bar can be drawn again and again."""
     return console.is_terminal and not console.is_dumb_terminal
 
 

@@ -2,15 +2,103 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rich.progress import BarColumn, Progress
 from rich.text import Text
 
-from faithscope.console import MARKS, STYLES, plain_table, say, show
+from faithscope.console import (
+    MARKS,
+    QUIET_SECONDS,
+    STYLES,
+    Words,
+    clock,
+    moves,
+    plain_table,
+    say,
+    screen,
+    show,
+)
 
 if TYPE_CHECKING:
     from faithscope.results import RoarComparison
     from faithscope.retrain.result import RoarResult
+    from faithscope.retrain.roar import Forecast, Roar
+    from faithscope.retrain.roar import Progress as Place
+    from faithscope.retrain.synthetic import SyntheticResult
+
+
+@dataclass
+class Pace:
+    """How fast a ROAR run goes and how long it will still take; trainings are its unit."""
+
+    forecast: Forecast | None = None
+    place: Place | None = None
+    before: float = 0.0
+    """Trainings that were done when it began."""
+    started: float = field(default_factory=lambda: time.perf_counter())
+
+    def move(self, place: Place) -> None:
+        """Take note of where the run is."""
+        if self.place is None:
+            self.before = place.done
+        self.place = place
+
+    @property
+    def doing(self) -> str:
+        """What is going on, and in which epoch."""
+        if self.place is None:
+            return "beginning"
+        if self.place.doing != "training":
+            return self.place.doing
+        return f"training {self.place.pack_jobs}, epoch {self.place.epoch}/{self.place.epochs}"
+
+    def seconds_left(self) -> float | None:
+        """By the rate so far; by the forecast while there is none."""
+        elapsed = time.perf_counter() - self.started
+        done = 0.0 if self.place is None else self.place.done - self.before
+        if self.place is None or done <= 0:
+            return None if self.forecast is None else max(0.0, self.forecast.seconds - elapsed)
+        return (self.place.total - self.place.done) * elapsed / done
+
+    def __str__(self) -> str:
+        parts = []
+        if self.place is not None:
+            parts.append(f"{self.place.done:,.0f}/{self.place.total:,} trainings")
+            done, elapsed = self.place.done - self.before, time.perf_counter() - self.started
+            if done > 0:
+                parts.append(f"{60 * done / elapsed:,.1f} per minute")
+        left = self.seconds_left()
+        if left is not None:
+            parts.append(f"{clock(left)} left")
+        return " · ".join(parts)
+
+
+def run_roar(roar: Roar, forecast: Forecast | None = None) -> RoarResult:
+    """Run, showing on stderr what is done, the rate and the time left."""
+    err, pace = screen(stderr=True), Pace(forecast)
+    if moves(err):
+        columns = (Words(lambda: pace.doing), BarColumn(bar_width=None), Words(lambda: str(pace)))
+        with Progress(*columns, console=err, transient=True, expand=True) as bar:
+            task = bar.add_task("", total=len(roar.jobs))
+
+            def draw(place: Place) -> None:
+                pace.move(place)
+                bar.update(task, completed=place.done)
+
+            return roar.run(draw)
+    spoken = time.perf_counter()
+
+    def speak(place: Place) -> None:
+        nonlocal spoken
+        pace.move(place)
+        if time.perf_counter() - spoken >= QUIET_SECONDS:
+            spoken = time.perf_counter()
+            err.print(f"{place.done / place.total:4.0%} · {pace.doing} · {pace}")
+
+    return roar.run(speak)
 
 
 def show_roar(result: RoarResult) -> None:
@@ -29,6 +117,28 @@ def show_roar(result: RoarResult) -> None:
     for warning in result.warnings():
         say(warning, "yellow")
     say(f"\n{headline(result)}", "bold")
+
+
+def show_synthetic(result: SyntheticResult) -> None:
+    """Print the accuracy on the synthetic problem after every few removals."""
+    from faithscope.report.roar_rows import percent
+
+    say("The synthetic problem: four of sixteen features know the class", "bold")
+    table = plain_table()
+    table.add_column("accuracy after removing")
+    removed = range(0, len(result.curves["truth"]), 2)
+    for count in removed:
+        table.add_column(str(count), justify="right")
+    names = {
+        "truth": "those four first",
+        "recursive": "in Recursive ROAR's order",
+        "roar": "in ROAR's order",
+        "worst": "those four last",
+    }
+    for key, name in names.items():
+        table.add_row(name, *(percent(float(result.curves[key][at])) for at in removed))
+    show(table)
+    say()
 
 
 def _show_racu(result: RoarResult) -> None:

@@ -1,6 +1,6 @@
 """The command line, one file per command; what they have in common is in `shared`."""
 
-from faithscope.cli import about, compare, demo, evaluate, explain, report, run, shared
+from faithscope.cli import about, compare, demo, evaluate, explain, report, roar, run, shared
 from faithscope.cli.shared import app, main
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "explain",
     "main",
     "report",
+    "roar",
     "run",
     "shared",
 ]

@@ -1,4 +1,4 @@
-"""`faithscope run`: a study, every combination of its models, data and fills."""
+"""`faithscope run`: a study, every combination of its models, data and fills, or of ROAR."""
 
 from __future__ import annotations
 
@@ -54,12 +54,16 @@ def run(
     with waiting("reading the study"):
         from faithscope.evaluation import Forecast
         from faithscope.studies.run import forecast_study, run_study
-        from faithscope.studies.study import load_study
+        from faithscope.studies.study import Study, load_study
 
         wanted = load_study(
             study, {**_changes(changes), **({} if limit is None else {"limit": limit})}
         )
     folder = out or Path("runs") / wanted.name
+    if not isinstance(wanted, Study):
+        from faithscope.cli.roar import run_cells
+
+        return run_cells(wanted, folder, device=device, dry_run=dry_run, as_json=as_json, yes=yes)
     with waiting("measuring what it will cost"):
         costs = forecast_study(wanted, device)
     for cell, cost in costs:

@@ -20,9 +20,10 @@ from faithscope.errors import FaithscopeError, unknown
 if TYPE_CHECKING:
     from faithscope.evaluation import Evaluation, Forecast
     from faithscope.results import Result
+    from faithscope.retrain.roar import Forecast as RoarForecast
 
 BUNDLED_MODEL, BUNDLED_DATA = "bundled:cifar10_vit", "bundled:cifar10"
-ORDER = ("demo", "evaluate", "run", "explain", "report", "compare", "list", "doctor")
+ORDER = ("demo", "evaluate", "run", "explain", "roar", "report", "compare", "list", "doctor")
 LONG_SECONDS = 15 * 60
 """Work that takes longer asks first, where there is somebody to ask."""
 
@@ -135,14 +136,14 @@ def forecast_of(evaluation: Evaluation) -> Forecast:
         return evaluation.forecast()
 
 
-def ask(forecast: Forecast, yes: bool) -> None:
+def ask(
+    forecast: Forecast | RoarForecast, yes: bool, shorter: str = "--limit N or fewer --methods"
+) -> None:
     """Ask before long work, where there is somebody to ask."""
     if yes or forecast.seconds < LONG_SECONDS or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     if not typer.confirm("Go on?", default=True, err=True):
-        typer.echo(
-            "stopped before any work; --limit N or fewer --methods make it shorter", err=True
-        )
+        typer.echo(f"stopped before any work; {shorter} make it shorter", err=True)
         raise typer.Exit(1)
 
 

@@ -2,8 +2,8 @@
 
 A program holds the recurrent weights of one model and direction and a few rows of its batch, and
 loops over time without leaving the multiprocessor. Rows do not depend on each other, so the
-programs need not either. Equal to the loops of recurrence.py (tests/test_bilstm.py runs both, the
-kernel in Triton's interpreter where there is no GPU).
+programs need not either. Equal to the loops of recurrence.py (tests/test_recurrence.py runs both,
+the kernel in Triton's interpreter where there is no GPU).
 """
 
 # mypy: ignore-errors

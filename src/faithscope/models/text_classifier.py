@@ -154,11 +154,11 @@ class Pretrained:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             module: nn.Module = self._build().float()
-        module.load_state_dict(self._backbone, strict=False)
+        module.load_state_dict(self.backbone, strict=False)
         return module.eval()
 
     @cached_property
-    def _backbone(self) -> dict[str, Tensor]:
+    def backbone(self) -> dict[str, Tensor]:
         """The checkpoint's weights but for any head it has."""
         from transformers import AutoModelForSequenceClassification
 

@@ -35,15 +35,21 @@ def locked(root: Path) -> Iterator[None]:
 
 def begin(root: Path, plan: Mapping[str, Any]) -> None:
     """Write what will be run; refuse a folder of another run, naming what differs."""
+    if not is_begun(root, plan):
+        with writing(root):
+            content = json.dumps(plan, indent=1, ensure_ascii=False).encode()
+            replace_file(root / "plan.json", content)
+
+
+def is_begun(root: Path, plan: Mapping[str, Any]) -> bool:
+    """Whether a folder holds the run of a plan; refuse one that holds another run."""
     file = root / "plan.json"
     if not file.exists():
         if (root / "manifest.json").exists():
             raise FaithscopeError(
                 f"'{root}' holds a result already: give another folder, or remove it."
             )
-        with writing(root):
-            replace_file(file, json.dumps(plan, indent=1, ensure_ascii=False).encode())
-        return
+        return False
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -54,6 +60,7 @@ def begin(root: Path, plan: Mapping[str, Any]) -> None:
             f"'{root}' holds another run ({'; '.join(differences[:3])}): give another folder, or "
             "remove it."
         )
+    return True
 
 
 @contextmanager

@@ -6,6 +6,7 @@ recorded once as a CUDA graph and replayed, so that nothing but the arithmetic i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -64,6 +65,13 @@ class BiLSTMLearner:
         self.recipe = recipe or self.setting.recipe
         self.device = device
         self.pack_size = pack_size or (64 if device.startswith("cuda") else 8)
+
+    @property
+    def fingerprint(self) -> str:
+        """What decides a model besides its data, recipe and seed."""
+        setting = self.setting
+        decay = "" if setting.decays_attention else ", attention without weight decay"
+        return f"hidden {setting.hidden}, embedding {setting.embedding}{decay}"
 
     def encode(self, data: TextData) -> TokenData:
         """Turn texts into tokens of the training split's vocabulary."""
@@ -377,8 +385,8 @@ class PackTraining:
         logits = self.logits("validation", self.parameters)
         values = [selection_score(part, labels, self.selection) for part in logits]
         now = torch.tensor(values, dtype=torch.float64)
-        past = torch.tensor([*self.validation, [-1.0] * len(values)], dtype=torch.float64)
-        better = (now > past.amax(0)).to(self.device)
+        past = torch.tensor([[-math.inf] * len(values), *self.validation], dtype=torch.float64)
+        better = (_or_worst(now) > _or_worst(past).amax(0)).to(self.device)
         self.validation.append(values)
         for name, value in self.parameters.items():
             chosen = better.view(-1, *[1] * (value.dim() - 1))
@@ -416,15 +424,21 @@ class PackTraining:
         finished = []
         for place, part in enumerate(logits):
             history = tuple(values[place] for values in self.validation)
+            ranked = _or_worst(torch.tensor(history, dtype=torch.float64)).tolist()
             finished.append(
                 Trained(
                     weights={name: value[place].clone() for name, value in best.items()},
-                    epoch=history.index(max(history)) + 1,
+                    epoch=ranked.index(max(ranked)) + 1,
                     validation=history,
                     scores=classification_scores(part, labels),
                 )
             )
         return finished
+
+
+def _or_worst(scores: Tensor) -> Tensor:
+    """A training that diverged has no score (NaN): any other is better."""
+    return scores.nan_to_num(nan=-1.0, neginf=-math.inf)
 
 
 def _longest_first(rows: Tensor, lengths: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from faithscope.metrics.classification import classification_scores, selection_s
 from faithscope.models.sources import choose_device
 from faithscope.models.text_classifier import Pretrained, TextClassifier, read_lengths
 from faithscope.retrain.learner import Learner, Recipe, Trained, Training, Weights
+from faithscope.retrain.store import tensor_digest
 from faithscope.rng import stream_keys
 
 BETAS, EPSILON, WARM_UP = (0.9, 0.98), 1e-8, 0.06
@@ -77,6 +78,15 @@ class FinetuneLearner(Learner):
         self.recipe = recipe or finetune_recipe(data.kind)
         self.checkpoint = Pretrained(name, len(data.classes), pretrained=pretrained)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the weights a training begins with, so that others are noticed."""
+        about = {
+            "pretrained": str(self.checkpoint.pretrained),
+            "size": str(self.checkpoint.parameters),
+        }
+        return tensor_digest(self.checkpoint.backbone, about)
+
     def parameters(self, data: TokenData) -> int:
         """How many numbers a model learns; the data set does not change them."""
         return self.checkpoint.parameters
@@ -89,7 +99,8 @@ class FinetuneLearner(Learner):
             raise FaithscopeError(
                 f"'{self.name}' is fine-tuned one model at a time, got a pack of {len(data)}."
             )
-        model = self.checkpoint.classifier(seeds[0], self.device)
+        with _random_state_kept(torch.device(self.device)):
+            model = self.checkpoint.classifier(seeds[0], self.device)
         return Finetuning(model, data[0], seed=seeds[0], recipe=self.recipe)
 
     def explain(
@@ -103,9 +114,10 @@ class FinetuneLearner(Learner):
         if not measure.needs & {"gradient", "path_gradient"}:
             raise FaithscopeError(f"The measure '{measure.label}' does not ask the model.")
         found = []
-        for state, part in zip(weights, tokens, strict=True):
-            self._explained.module.load_state_dict(state)
-            found.append(self._explained.explain(part, measure))
+        with _random_state_kept(torch.device(self.device)):
+            for state, part in zip(weights, tokens, strict=True):
+                self._explained.module.load_state_dict(state)
+                found.append(self._explained.explain(part, measure))
         return found
 
     @cached_property
@@ -143,8 +155,9 @@ class Finetuning(Training):
         return self.epoch >= self.recipe.epochs
 
     def run_epoch(self) -> None:
-        self._train()
-        logits = self.model.predict(self.data.validation)
+        with _random_state_kept(self.model.device):
+            self._train()
+            logits = self.model.predict(self.data.validation)
         score = selection_score(logits, self.data.validation.labels, self.data.selection)
         self.validation.append(score)
         # the earliest of equal ones; an epoch without a score (NaN) only if there is no other
@@ -158,12 +171,12 @@ class Finetuning(Training):
         batches = torch.split(order, size)
         steps = self.recipe.epochs * len(batches)
         self.module.train()
-        with _seeded(self.model.device, self._key("dropout")):
-            for number, index in enumerate(batches, start=self.epoch * len(batches)):
-                rate = self.recipe.learning_rate * warm_up_and_decay(number, steps)
-                for group in self.optimizer.param_groups:
-                    group["lr"] = rate
-                self._step(index, int(totals[index].max()))
+        _seed_dropout(self.model.device, self._key("dropout"))
+        for number, index in enumerate(batches, start=self.epoch * len(batches)):
+            rate = self.recipe.learning_rate * warm_up_and_decay(number, steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self._step(index, int(totals[index].max()))
         self.module.eval()
 
     def _step(self, index: Tensor, width: int) -> None:
@@ -216,7 +229,8 @@ class Finetuning(Training):
             raise FaithscopeError("This training has not finished an epoch: run one first.")
         self.module.load_state_dict(self.best)
         test = self.data.test
-        scores = classification_scores(self.model.predict(test), test.labels)
+        with _random_state_kept(self.model.device):
+            scores = classification_scores(self.model.predict(test), test.labels)
         return [Trained(self.best, self.best_epoch, tuple(self.validation), scores)]
 
 
@@ -244,15 +258,18 @@ def _adam(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
 
 
 @contextmanager
-def _seeded(device: torch.device, key: int) -> Iterator[None]:
-    """Dropout draws from this key inside; outside, random state is as it was."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(key)
-        if devices:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(key)
+def _random_state_kept(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn inside, also by a library, random state is as it was outside."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
+
+
+def _seed_dropout(device: torch.device, key: int) -> None:
+    """Let dropout draw from this key; only where random state is kept."""
+    torch.default_generator.manual_seed(key)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(key)
 
 
 def _or_worst(score: float) -> float:

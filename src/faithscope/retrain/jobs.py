@@ -202,13 +202,17 @@ def checked_levels(levels: Iterable[int] | None, strategy: str) -> tuple[int, ..
     (0, 50, 100)
     """
     whole = strategy == "relative"
-    found = STRATEGIES[strategy] if levels is None else _whole_numbers("level", levels)
+    found = _whole_numbers("level", STRATEGIES[strategy] if levels is None else levels)
     inside = [k for k in found if 0 < k and not (whole and k == 100)]
     if any(k < 0 or (whole and k > 100) for k in found) or not inside:
         ends = "between 0 and 100 percent" if whole else "of at least one token"
         raise FaithscopeError(
             f"The levels {', '.join(map(str, found)) or '(none)'} are no levels of masking: give "
             f"at least one {ends}."
+        )
+    if found != sorted(set(found)):
+        raise FaithscopeError(
+            f"The levels {', '.join(map(str, found))} do not rise: give each once, in order."
         )
     return tuple(sorted({0, *inside, *([100] if whole else [])}))
 

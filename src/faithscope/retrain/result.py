@@ -248,7 +248,7 @@ class RoarResult:
                 if row["measure"] == measure and 0 < row["k"] < self._last
             }
             training = float(np.mean(list(mine.values()))) / 60
-            explained = max(1, cost["explained"].get(measure, 0))
+            explained = cost["explained"].get(measure, len(mine))  # model-free: once a training
             explaining = cost["explaining_seconds"].get(measure, 0.0) / explained / 60
             rows.append(
                 {

@@ -33,9 +33,11 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.text import TokenEvidence, TokenMethod, resolve_measures
 from faithscope.methods.words import random_scores, word_information, word_scores
 from faithscope.perturb.tokens import mask_tokens
+from faithscope.results.folder import is_begun
 from faithscope.results.result import FORMAT
 from faithscope.retrain.jobs import PROCEDURES, Job, Jobs, Pack, jobs_of, reads_model
 from faithscope.retrain.learner import Learner, Weights
+from faithscope.retrain.learners import check_model, check_recipe, load_learner
 from faithscope.retrain.result import ROAR_SCHEMAS, RoarResult
 from faithscope.retrain.sparsity import sparsity
 from faithscope.retrain.store import (
@@ -161,6 +163,26 @@ class Roar:
             "specials": self.specials,
         }
 
+    def at(self, out: str | Path) -> Roar:
+        """The same, kept in a folder; trained in the packs that are there, if any are."""
+        root = Path(out)
+        return replace(self, out=root, pack_size=pack_size_of(root) or self.pack_size)
+
+    @property
+    def finished_jobs(self) -> int:
+        """Trainings that are finished and kept."""
+        there = 0 if self.out is None else len(list(self.out.glob("jobs/*.json")))
+        return min(there, len(self.jobs))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the whole run is kept."""
+        return self.out is not None and (self.out / "manifest.json").exists()
+
+    def check_folder(self) -> bool:
+        """Whether this run was begun in its folder; a folder of another run is refused."""
+        return self.out is not None and is_begun(self.out, self.plan())
+
     def forecast(self) -> Forecast:
         """Train the first pack and explain it on a few batches, and multiply."""
         pack = self.packs[0].jobs
@@ -176,8 +198,7 @@ class Roar:
             with _timed() as explaining:
                 self._explain(self.measures[label], models, [few] * len(pack), pack)
             seconds += explaining() / len(pack) * count
-        there = 0 if self.out is None else len(list(self.out.glob("jobs/*.json")))
-        finished = min(there, len(self.jobs))
+        finished = self.finished_jobs
         left = (len(self.jobs) - finished) / len(self.jobs)
         return Forecast(len(self.jobs), finished, len(self.packs), seconds / share * left)
 
@@ -356,11 +377,12 @@ class Roar:
             if job.measure is not None:
                 explaining[job.measure] += card["explaining"]
         packages = ("torch", "numpy", "scipy", "transformers")
+        about = describe(self.texts, self.data)
         return {
             "format": FORMAT,
             "kind": "roar",
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "data": describe(self.texts, self.data),
+            "data": {**about, "notes": [*about["notes"], *_too_short(self.data, self.jobs)]},
             "model": {
                 "name": learner.name,
                 "parameters": next(iter(cards.values()))["parameters"],
@@ -521,14 +543,19 @@ class _Masker:
 
 
 def prepare_roar(
-    data: TextData | str,
-    learner: Learner,
+    data: TextData | str | Path,
+    model: Learner | str = "bilstm",
     *,
     measures: str | TokenMethod | Iterable[str | TokenMethod] = "all",
     seeds: int | Iterable[int] = 5,
     levels: Iterable[int] | None = None,
     procedures: str | Iterable[str] = PROCEDURES,
     strategy: str = "relative",
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    limit: int | None = None,
+    device: str = "auto",
     out: str | Path | None = None,
     clip: bool = True,
     specials: bool = True,
@@ -538,26 +565,45 @@ def prepare_roar(
     """Check a request and encode its texts; nothing is trained yet.
 
     Args:
-        data: The texts, or the name of a data set.
-        learner: What is trained on them.
+        data: The texts, or the name of a data set (as `load_text` takes).
+        model: What is trained on them: "bilstm", "hf:ID or folder" or a learner of one's own.
         measures: Names or objects; "all" are the paper's. `random` is always among them, and a
             measure that is in "all" but that the model cannot give is left out.
         seeds: Which seeds, or how many from 0.
         levels: Percent of tokens to mask (10, 20, …, 90), or numbers of them (1 to 10).
         procedures: "roar", "recursive" or both.
         strategy: Whether levels are "relative" or a "count" of tokens.
+        epochs: How long a model named by text is trained; by default as long as the paper.
+        batch_size: Texts per step of its training, if not the paper's.
+        learning_rate: Of its training, if not the paper's.
+        limit: Use only so many texts of each split, where data is a name.
+        device: Where a model named by text is trained; "auto" is a GPU if there is one.
         out: The run's folder; the same request goes on there with what it finds.
         clip: Whether each seed's RACU is kept within -1 and 1, as the paper's program does.
         specials: Whether sparsity counts special tokens, as the paper's program does.
         keep_every: Seconds between the states of a training that are kept; 0 keeps every epoch.
         keep_weights: Keep the weights of every model, not only of those that are explained.
     """
+    numbers = range(seeds) if isinstance(seeds, int) else list(seeds)
+    steps = None if levels is None else list(levels)
+    plan = (numbers, steps, procedures, strategy)
+    jobs_of(resolve_measures(measures), *plan)  # what is wrong is said before data is read
+    changes = check_recipe(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+    if isinstance(model, str):
+        check_model(model)
+        texts = _as_data(data, limit)
+        learner = load_learner(model, texts, device=device, **changes)
+    elif changes:
+        raise FaithscopeError(
+            f"{', '.join(changes)} cannot be given beside a learner, which has its own recipe."
+        )
+    else:
+        texts, learner = _as_data(data, limit), model
     chosen = _measures(measures, learner)
-    numbers = range(seeds) if isinstance(seeds, int) else seeds
-    jobs = jobs_of(chosen, numbers, levels, procedures, strategy)
-    texts = _as_data(data)
+    jobs = jobs_of(chosen, *plan)
     tokens = learner.encode(texts)
     _check(tokens)
+    _check_lengths(tokens, jobs)
     root = None if out is None else Path(out)
     size = (None if root is None else pack_size_of(root)) or learner.pack_size  # same packs
     by_label = {item.label: item for item in chosen}
@@ -601,10 +647,12 @@ def _can_give(learner: Learner, item: TokenMethod) -> bool:
     return True
 
 
-def _as_data(data: TextData | str) -> TextData:
-    if isinstance(data, TextData):
-        return data
-    return load_text(data)
+def _as_data(data: TextData | str | Path, limit: int | None) -> TextData:
+    if not isinstance(data, TextData):
+        return load_text(data, limit=limit)
+    if limit is not None:
+        raise FaithscopeError("limit goes with data by name: give the texts that are to be used.")
+    return data
 
 
 def _check(data: TokenData) -> None:
@@ -619,6 +667,29 @@ def _check(data: TokenData) -> None:
                 f"The {name} split of '{data.name}' has no token that can be masked: give texts "
                 "with words in them."
             )
+
+
+def _check_lengths(data: TokenData, jobs: Jobs) -> None:
+    """Refuse texts of which no level masks a token but the one that masks them all."""
+    longest = max(int(tokens.eligible.sum(1).max()) for _, tokens in data.splits)
+    highest = max(k for k in jobs.levels if k < 100)
+    if jobs.strategy == "relative" and longest * highest < 100:
+        words = f"{longest} token{'s' * (longest > 1)}"
+        raise FaithscopeError(
+            f"The texts of '{data.name}' have at most {words}, of which {highest} % is less than "
+            "one: give longer texts, or mask by count."
+        )
+
+
+def _too_short(data: TokenData, jobs: Jobs) -> list[str]:
+    """Say how many texts keep all their tokens at every level below 100 %."""
+    highest = max(k for k in jobs.levels if k < 100)
+    counts = torch.cat([tokens.eligible.sum(1) for _, tokens in data.splits])
+    short = int((counts * highest < 100).sum()) if jobs.strategy == "relative" else 0
+    if not short:
+        return []
+    some = "1 text is" if short == 1 else f"{short:,} of {len(counts):,} texts are"
+    return [f"{some} so short that {highest} % of the tokens is less than one: nothing is masked."]
 
 
 def masked(data: TokenData, masks: Masks) -> TokenData:

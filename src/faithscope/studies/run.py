@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
@@ -15,6 +15,10 @@ from faithscope.evaluation import Evaluation, Forecast, prepare
 from faithscope.models import Model, load_model
 from faithscope.results import Result, sensitivity_rows
 from faithscope.studies.study import Cell, Study
+
+if TYPE_CHECKING:
+    from faithscope.results.runs import RoarRuns
+    from faithscope.retrain.study import RoarStudy
 
 Runner = Callable[[Cell, Evaluation, Path], Result]
 
@@ -76,14 +80,28 @@ def forecast_study(study: Study, device: str = "auto") -> list[tuple[Cell, Forec
     return [(cell, evaluation.forecast()) for cell, evaluation in prepare_cells(study, device)]
 
 
+@overload
 def run_study(
-    study: Study,
+    study: Study, out: str | Path, *, device: str = "auto", run: Runner | None = None
+) -> StudyResult: ...
+
+
+@overload
+def run_study(study: RoarStudy, out: str | Path, *, device: str = "auto") -> RoarRuns: ...
+
+
+def run_study(
+    study: Study | RoarStudy,
     out: str | Path,
     *,
     device: str = "auto",
     run: Runner | None = None,
-) -> StudyResult:
+) -> StudyResult | RoarRuns:
     """Run every cell into a folder of its own below `out`; what is finished is not run again."""
+    if not isinstance(study, Study):
+        from faithscope.retrain.study import run_roar_study
+
+        return run_roar_study(study, out, device=device)
     results = {}
     for cell, evaluation in prepare_cells(study, device):
         folder = Path(out) / cell.label

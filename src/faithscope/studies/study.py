@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -20,6 +20,11 @@ from faithscope.methods import resolve_methods
 from faithscope.metrics import SaCo, check_k, resolve_metrics
 from faithscope.perturb import FILLS, TIES, UNITS, UPSAMPLES
 
+if TYPE_CHECKING:
+    from faithscope.retrain.study import RoarStudy
+
+KINDS = ("images", "roar")
+"""What a study is of; without a word about it, of images."""
 _MODEL_KEYS = ("name", "checkpoint", "pretrained", "device")
 
 
@@ -98,8 +103,11 @@ _CHOICES: dict[str, Iterable[str]] = {
 _NUMBERS = {"seeds": 0, "random_draws": 0, "limit": 1}
 
 
-def load_study(path: str | Path, changes: Mapping[str, Any] | None = None) -> Study:
-    """Read a study from YAML, with some keys changed; what is wrong is said in one sentence."""
+def load_study(path: str | Path, changes: Mapping[str, Any] | None = None) -> Study | RoarStudy:
+    """Read a study from YAML, with some keys changed; what is wrong is said in one sentence.
+
+    One with `kind: roar` is a ROAR study (retrain/study.py).
+    """
     file = Path(path)
     try:
         content = read_yaml(file.read_text(encoding="utf-8"))
@@ -112,7 +120,15 @@ def load_study(path: str | Path, changes: Mapping[str, Any] | None = None) -> St
         raise FaithscopeError(f"The study '{path}' is not YAML ({reason}).") from None
     if not isinstance(content, dict):
         raise FaithscopeError(f"The study '{path}' must hold keys and values, such as 'models: …'.")
-    return make_study({"name": file.stem, **content, **(changes or {})})
+    content = {"name": file.stem, **content, **(changes or {})}
+    if "kind" not in content:
+        return make_study(content)
+    choose("kind of study", content["kind"], KINDS)
+    if content.pop("kind") == "images":
+        return make_study(content)
+    from faithscope.retrain.study import make_roar_study
+
+    return make_roar_study(content)
 
 
 class _UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]

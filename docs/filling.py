@@ -1,0 +1,120 @@
+"""What pages of numbers share: the summaries of studies/results, and how numbers are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "studies" / "results"
+IMAGES = ROOT / "docs" / "images"
+
+Row = Mapping[str, Any]
+Study = dict[str, Any]
+
+
+class Summaries:
+    """The files of studies/results by name, with their tables as rows."""
+
+    def __init__(self, folder: Path = RESULTS) -> None:
+        self.studies: dict[str, Study] = {
+            file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))
+        }
+
+    def run(self, name: str, which: str | None = None) -> dict[str, Any]:
+        """One run of a study: the only one, or by what tells it from the others."""
+        runs: dict[str, dict[str, Any]] = self.studies[name]["runs"]
+        return runs[which or next(iter(runs))]
+
+    def cell(self, name: str, method: str, metric: str = "saco", which: str | None = None) -> Row:
+        """A row of a run's summary."""
+        return find(self.run(name, which)["summary"], method=method, metric=metric)
+
+    def pair(self, name: str, metric: str, method: str, other: str) -> dict[str, float]:
+        """The paired difference, the second less the first, with its interval and p."""
+        rows = self.run(name)["comparisons"]
+        row = dict(find(rows, metric=metric, method={method, other}, other={method, other}))
+        if row["method"] == method:
+            row["difference"] = -row["difference"]
+            row["ci_low"], row["ci_high"] = -row["ci_high"], -row["ci_low"]
+        return row
+
+    def change(self, name: str, which: str, method: str, metric: str) -> Row:
+        """What a choice does to a method: the paired difference of two runs of a study."""
+        return find(self.studies[name]["changes"][which], method=method, metric=metric)
+
+    def ups(self, name: str, metric: str) -> bool:
+        """Whether more is better."""
+        return bool(self.run(name)["metrics"][metric]["higher_is_better"])
+
+
+def rows_of(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A table as it was before it was written."""
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+def find(table: Mapping[str, Any], **wanted: Any) -> dict[str, Any]:
+    """The one row with these values; a set means any of them."""
+
+    def fits(row: Row) -> bool:
+        return all(
+            row[key] in value if isinstance(value, set) else row[key] == value
+            for key, value in wanted.items()
+        )
+
+    (row,) = filter(fits, rows_of(table))
+    return row
+
+
+def number(value: float | None, digits: int = 3, sign: str = "") -> str:
+    """A number as the page writes it.
+
+    >>> number(-0.0004), number(0.25, sign="+")
+    ('0.000', '+0.250')
+    """
+    if value is None:
+        return "—"
+    text = f"{value:{sign}.{digits}f}"
+    if not float(text):
+        text = text.lstrip("+-")
+    return text.replace("-", "−")
+
+
+def interval(row: Row, middle: str = "mean", sign: str = "", digits: int = 3) -> str:
+    """A number with its 95 % interval."""
+    low, high = (number(row[end], digits, sign) for end in ("ci_low", "ci_high"))
+    return f"{number(row[middle], digits, sign)} [{low}, {high}]"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share in per cent."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 1) -> str:
+    """A Markdown table; the first `names` columns are words."""
+    lines = [heads, ["---"] * names + ["---:"] * (len(heads) - names), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a sentence has them."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def span(values: Iterable[float], digits: int = 3) -> str:
+    """From the smallest to the largest."""
+    known = sorted(values)
+    return f"{number(known[0], digits)} to {number(known[-1], digits)}"
+
+
+def save(plot: Any, name: str) -> None:
+    """Write a picture with few colours, which makes it small."""
+    from PIL import Image
+
+    file = plot.save(IMAGES / f"reproduction-{name}.png")
+    with Image.open(file) as picture:
+        small = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    small.save(file, optimize=True)

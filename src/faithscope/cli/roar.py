@@ -1,0 +1,347 @@
+"""`faithscope roar`: mask what measures for text point to, retrain, and see how much is lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from faithscope.cli.shared import Device, Json, Yes, app, ask, examples, make_folder
+from faithscope.errors import FaithscopeError
+from faithscope.registry import split_specs
+
+if TYPE_CHECKING:
+    from faithscope.retrain.result import RoarResult
+    from faithscope.retrain.roar import Roar
+    from faithscope.retrain.study import RoarStudy
+
+DEMO_DATA = "bundled:babi1"
+DEMO: Mapping[str, Any] = {
+    "measures": ("attention", "input_x_gradient"),
+    "seeds": 3,
+    "levels": (25, 50, 75),
+    "epochs": 15,
+    "learning_rate": 5e-3,
+}
+"""Enough for curves that say something after two minutes; the paper trains much longer."""
+DEMO_ROWS = (20_000, 10_000)
+"""Rows of the synthetic problem to fit on and to test on."""
+SHORTER = "fewer --seeds, --levels, --measures or --epochs"
+
+
+@app.command(
+    epilog=examples(
+        "faithscope roar --demo",
+        "faithscope roar --dataset 'babi:data/babi(task=1)' --seeds 5 --recursive",
+        "faithscope roar --dataset reviews.csv --model hf:roberta-base \\",
+        "    --measures 'gradient,integrated_gradients(scaling=paper)' --levels 10,50,90 --dry-run",
+    )
+)
+def roar(
+    context: typer.Context,
+    demo: Annotated[
+        bool,
+        typer.Option("--demo", help="The synthetic problem and a small bAbI-1, in two minutes."),
+    ] = False,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset",
+            "--data",
+            metavar="NAME",
+            help="babi:DIR(task=1), sst:DIR, imdb:DIR, snli:DIR, mimic:DIR(subset=anemia), hf:ID, "
+            "bundled:babi1 or your own .csv, .tsv, .jsonl; see `list texts`.",
+        ),
+    ] = None,
+    model: Annotated[str, typer.Option(metavar="bilstm|hf:ID", help="What is trained.")] = "bilstm",
+    measures: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B(OPTION=1),…",
+            help="Measures; 'all' are the paper's, 'registered' every one; see `list measures`.",
+        ),
+    ] = "all",
+    seeds: Annotated[str, typer.Option(metavar="N|A,B,…", help="How many seeds, or which.")] = "5",
+    recursive: Annotated[
+        bool | None,
+        typer.Option(
+            "--recursive/--no-recursive", help="Only Recursive ROAR, or only ROAR. [default: both]"
+        ),
+    ] = None,
+    levels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…", help="How much to mask. [default: 10,20,…,90 percent, or 1,…,10]"
+        ),
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option(metavar="relative|count", help="Levels in percent, or in tokens.")
+    ] = "relative",
+    epochs: Annotated[
+        int | None, typer.Option(metavar="N", help="Of a training. [default: the paper's]")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Texts per step. [default: the paper's]")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(metavar="X", help="[default: the paper's]")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Use N texts of each split, spread over it.")
+    ] = None,
+    clip: Annotated[
+        bool, typer.Option("--clip/--no-clip", help="Keep a seed's RACU within ±100 %.")
+    ] = True,
+    specials: Annotated[
+        bool,
+        typer.Option("--specials/--no-specials", help="Count special tokens in sparsity."),
+    ] = True,
+    keep_weights: Annotated[
+        bool, typer.Option("--keep-weights", help="Keep the weights of every model.")
+    ] = False,
+    device: Device = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Every training is kept here; goes on if it was stopped. [default: "
+            "runs/roar-MODEL-DATA, faithscope-roar-demo]",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it will cost, and do nothing.")
+    ] = False,
+    as_json: Json = False,
+    yes: Yes = False,
+) -> None:
+    """Retrain models without the tokens that measures call important (ROAR, Recursive ROAR)."""
+    from faithscope.console import note, print_json, say, waiting
+
+    if demo:
+        _only(context, ("demo", "out", "device", "as_json"))
+        return run_demo(out or Path("faithscope-roar-demo"), device, as_json)
+    if dataset is None:
+        raise FaithscopeError("roar needs --dataset, for example bundled:babi1, or --demo.")
+    number = _numbers("seeds", seeds)
+    both = {None: ("roar", "recursive"), True: ("recursive",), False: ("roar",)}
+    if out is not None and not dry_run:
+        make_folder(out)
+    with waiting(f"reading {dataset}"):
+        from faithscope.retrain.roar import prepare_roar
+
+        named = split_specs(measures)
+        request = prepare_roar(
+            dataset,
+            model,
+            measures=named[0] if len(named) == 1 else named,
+            seeds=number[0] if len(number) == 1 and "," not in seeds else number,
+            levels=None if levels is None else _numbers("levels", levels),
+            procedures=both[recursive],
+            strategy=strategy,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            limit=limit,
+            device=device,
+            out=out,
+            clip=clip,
+            specials=specials,
+            keep_weights=keep_weights,
+        )
+    request = request.at(out or Path("runs") / f"roar-{_plain(model)}-{_plain(request.data.name)}")
+    if dry_run:
+        cost = _forecast(request)
+        say(str(cost), stderr=as_json)
+        if as_json:
+            print_json({**vars(cost), "folder": str(request.out)})
+        return
+    note(_size(request))
+    result = carry_out(request, yes=yes)
+    show(result, request, as_json)
+
+
+def carry_out(request: Roar, *, yes: bool = True, silent: bool = False) -> RoarResult:
+    """Run a request with progress, after saying what it costs; Ctrl-C says what is kept."""
+    from faithscope.console import note
+    from faithscope.console_roar import run_roar
+
+    begun = request.check_folder()
+    if request.is_finished:
+        note(f"the run in {request.out} is finished: nothing to do")
+        return request.run()
+    forecast = None if silent else _forecast(request)
+    if forecast is not None:
+        note(str(forecast))
+    if begun:
+        note(f"going on with the run in {request.out}")
+    elif forecast is not None:
+        ask(forecast, yes, SHORTER)
+    try:
+        return run_roar(request, forecast)
+    except KeyboardInterrupt:
+        count = request.finished_jobs
+        kept = f"{count:,} finished training{'s' * (count != 1)}"
+        typer.echo(
+            f"interrupted: {kept} and the last epochs of the others are kept in {request.out}; the "
+            "same command goes on from there",
+            err=True,
+        )
+        raise typer.Exit(130) from None
+
+
+def _forecast(request: Roar) -> Any:
+    from faithscope.console import waiting
+
+    request.check_folder()
+    with waiting("measuring what it will cost"):
+        return request.forecast()
+
+
+def _size(request: Roar) -> str:
+    """What is run, in a line."""
+    data, jobs = request.data, request.jobs
+    measures = [name for name in jobs.measures if name != "random"]
+    return (
+        f"{request.learner.name} on {data.name} ({len(data.train):,} / {len(data.validation):,} / "
+        f"{len(data.test):,} texts), {', '.join(measures)} and random, "
+        f"{request.learner.recipe.epochs} epochs, {request.learner.device}"
+    )
+
+
+def show(result: RoarResult, request: Roar, as_json: bool) -> None:
+    """Show a result, write its page, and say what was written."""
+    from faithscope.console import print_json, say, say_files, waiting
+    from faithscope.console_roar import show_roar
+
+    if as_json:
+        print_json(as_data(result))
+    else:
+        show_roar(result)
+        say()
+    assert request.out is not None
+    with waiting("drawing"):
+        page = result.report(request.out / "report.html")
+    say_files({"result": request.out, "report": page}, stderr=as_json)
+
+
+def as_data(result: RoarResult) -> dict[str, Any]:
+    """A ROAR result for a program to read."""
+    return {
+        "headline": result.headline(),
+        "warnings": result.warnings(),
+        "racu": result.racu().to_pylist(),
+        "curves": result.curves().to_pylist(),
+        "manifest": dict(result.manifest),
+    }
+
+
+def run_demo(out: Path, device: str, as_json: bool) -> None:
+    """The synthetic problem, whose truth is known, then a small bAbI-1 with what comes with it."""
+    from faithscope.console import note, print_json, say, say_files, say_lines, waiting
+    from faithscope.console_roar import show_roar, show_synthetic
+
+    make_folder(out)
+    with waiting("loading"):
+        from faithscope.report import draw_synthetic
+        from faithscope.retrain.roar import prepare_roar
+        from faithscope.retrain.synthetic import synthetic_problem
+
+        request = prepare_roar(DEMO_DATA, **DEMO, device=device, out=out / "run")
+        request.check_folder()
+    with waiting("the synthetic problem"):
+        known = synthetic_problem(*DEMO_ROWS)
+        figure = draw_synthetic(known, out / "synthetic.png")
+    if not as_json:
+        show_synthetic(known)
+    note(_size(request))
+    result = carry_out(request)
+    if not as_json:
+        say("\nA small bAbI-1: where is Mary?", "bold")
+        show_roar(result)
+    with waiting("drawing"):
+        from faithscope.report import write_roar_figures
+
+        page = result.report(out / "report.html")
+        write_roar_figures({"": result}, out / "figures")
+    files = {"report": page, "synthetic": figure, "figures": out / "figures", "run": out / "run"}
+    if as_json:
+        curves = {name: curve.tolist() for name, curve in known.curves.items()}
+        print_json({"synthetic": {"curves": curves, "orders": known.orders}, **as_data(result)})
+        return say_files(files, stderr=True)
+    say("\nWritten", "bold")
+    say_files(files)
+    say("\nNext", "bold")
+    say_lines(
+        "faithscope roar --dataset YOUR.csv --dry-run",
+        "faithscope roar --dataset 'babi:FOLDER(task=1)' --seeds 5 --recursive",
+    )
+
+
+def run_cells(
+    study: RoarStudy, folder: Path, *, device: str, dry_run: bool, as_json: bool, yes: bool
+) -> None:
+    """Run a ROAR study, each data set with each model."""
+    from faithscope.console import note, print_json, say, waiting
+    from faithscope.console_roar import show_roar
+    from faithscope.retrain.roar import Forecast
+
+    costs = {}
+    for cell in study.cells():
+        with waiting(f"reading {cell.data}"):
+            request = study.prepare(cell, folder / cell.label, device)
+        costs[cell] = _forecast(request)
+        note(f"{cell.label}: {costs[cell]}")
+    parts = ("trainings", "finished", "packs", "seconds")
+    total = Forecast(*(sum(getattr(cost, part) for cost in costs.values()) for part in parts))
+    say(f"{len(costs)} run{'s' * (len(costs) != 1)}, {total}", stderr=as_json)
+    if dry_run:
+        if as_json:
+            print_json({cell.label: vars(cost) for cell, cost in costs.items()})
+        return
+    if not total.finished:
+        ask(total, yes, SHORTER)
+    make_folder(folder)
+    results = {}
+    for cell in study.cells():
+        note(f"\n{cell.label}")
+        with waiting(f"reading {cell.data}"):
+            request = study.prepare(cell, folder / cell.label, device)
+        results[cell.label] = carry_out(request, silent=True)
+        if not as_json:
+            show_roar(results[cell.label])
+    if as_json:
+        print_json({"cells": {label: as_data(result) for label, result in results.items()}})
+    say(f"\nkept in {folder}; faithscope report {folder} makes a page of it", stderr=as_json)
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    """Whole numbers with commas between."""
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise FaithscopeError(
+            f"--{option} takes whole numbers with commas between, got '{text}'."
+        ) from None
+
+
+def _plain(name: str) -> str:
+    """A name as part of a folder's.
+
+    >>> _plain("hf:my/model"), _plain("babi-1")
+    ('hf-my-model', 'babi-1')
+    """
+    return re.sub(r"[^\w.=-]+", "-", name).strip("-.")
+
+
+def _only(context: typer.Context, allowed: tuple[str, ...]) -> None:
+    """Refuse options that have no effect beside --demo."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            raise FaithscopeError(
+                f"--{name.replace('_', '-')} has no effect with --demo, whose run is fixed: leave "
+                "--demo out and give --dataset."
+            )

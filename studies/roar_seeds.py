@@ -1,0 +1,73 @@
+"""How bAbI-1's base models and fully masked models end for many seeds, not only five.
+
+python studies/roar_seeds.py 'babi:data/babi(task=1)' --out studies/results/roar_babi1_seeds.json
+
+All seeds are one pack (models trained together), so on a GPU 64 cost little more than five.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from faithscope.data.text import TokenData
+from faithscope.data.text_sources import load_text
+from faithscope.retrain.bilstm import BiLSTMLearner
+
+
+def all_masked(data: TokenData) -> TokenData:
+    """Every token that may be masked, masked."""
+    parts = data.splits
+    return data.with_ids(
+        {name: part.ids.masked_fill(part.eligible, data.mask_id) for name, part in parts}
+    )
+
+
+def ends(learner: BiLSTMLearner, data: TokenData, seeds: int) -> tuple[list[float], list[float]]:
+    """Test accuracy and best validation accuracy of every seed."""
+    training = learner.begin([data] * seeds, list(range(seeds)))
+    while not training.is_done:
+        training.run_epoch()
+        if training.epoch % 10 == 0:
+            mean = sum(training.validation[-1]) / seeds
+            print(f"epoch {training.epoch}: validation {mean:.3f} in the mean", flush=True)
+    done = training.finish()
+    return [t.scores["accuracy"] for t in done], [max(t.validation) for t in done]
+
+
+def main() -> None:
+    """Train both kinds, write what came out."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("data")
+    parser.add_argument("--seeds", type=int, default=64)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    texts = load_text(given.data)
+    learner = BiLSTMLearner(texts.kind, device=given.device)
+    data = learner.encode(texts)
+    start = time.perf_counter()
+    base, base_validation = ends(learner, data, given.seeds)
+    masked, masked_validation = ends(learner, all_masked(data), given.seeds)
+    on_gpu = given.device.startswith("cuda")
+    found = {
+        "command": shlex.join(["python", "studies/roar_seeds.py", *sys.argv[1:]]),
+        "machine": torch.cuda.get_device_name() if on_gpu else "CPU",
+        "seconds": round(time.perf_counter() - start, 1),
+        "epochs": learner.recipe.epochs,
+        "base": base,
+        "base_validation": base_validation,
+        "masked": masked,
+        "masked_validation": masked_validation,
+    }
+    given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
