@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -242,27 +243,28 @@ def path_gradient(
     bias = (p["main.input_bias"] + p["main.hidden_bias"]).flatten(0, 1)[:, None, None]
     weight = p["main.input_weight"].flatten(0, 1)
     projected = (embedded.flatten(0, 1) @ weight.transpose(1, 2))[:, :, None]
-    projected.requires_grad_(True)
-    summed = torch.zeros_like(projected)
+    summed = torch.zeros_like(projected[:, :, 0])
+
+    @cache
+    def repeated(times: int) -> tuple[Reading, Tensor, Tensor | None, Tensor]:
+        return (
+            reading.repeated(times),
+            batch.eligible.repeat_interleave(times, 1),
+            None if query is None else query.repeat_interleave(times, 1),
+            batch.labels.repeat_interleave(times, 1)[..., None],
+        )
+
     together = max(1, budget // (batch.ids.shape[0] * embedded.shape[2]))
-    for start in range(0, len(path), together):
-        part = projected.new_tensor(path[start : start + together])
-        times = len(part)
+    for part in projected.new_tensor(path).chunk(-(-len(path) // together)):
+        again, eligible, asked, labels = repeated(len(part))
+        gates = torch.addcmul(bias, projected, part[:, :1]).flatten(1, 2).requires_grad_(True)
         with torch.enable_grad():
-            gates = torch.addcmul(bias, projected, part[:, :1])
-            answered = bilstm.answer(
-                p,
-                reading.repeated(times),
-                gates.flatten(1, 2),
-                batch.eligible.repeat_interleave(times, 1),
-                None if query is None else query.repeat_interleave(times, 1),
-            )
-            labels = batch.labels.repeat_interleave(times, 1)[..., None]
-            gold = answered.logits.gather(2, labels).view(*batch.labels.shape, times)
-            # through the scaling the gradient carries a factor that the weights do not mean
-            total = (gold * (part[:, 1] / part[:, 0])).sum()
-        summed += torch.autograd.grad(total, projected)[0]
-    back = (summed[:, :, 0] @ weight).view(embedded.shape)
+            logits = bilstm.answer(p, again, gates, eligible, asked).logits
+            gold = logits.gather(2, labels).view(*batch.labels.shape, -1)
+            total = (gold * part[:, 1]).sum()
+        (found,) = torch.autograd.grad(total, gates)
+        summed += found.view(*summed.shape[:2], len(part), -1).sum(2)
+    back = (summed @ weight).view(embedded.shape)
     return _standing(back[:, 0] + reading.turned(back[:, 1]), reading)
 
 
