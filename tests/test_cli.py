@@ -473,7 +473,10 @@ class TestList:
 
     def test_json(self) -> None:
         found = json.loads(run("list", "--json").stdout)
-        assert list(found) == ["methods", "metrics", "fills", "models", "data"]
+        assert list(found) == [
+            *("methods", "metrics", "fills", "models", "data"),
+            *("measures", "texts", "text models"),
+        ]
         methods = {entry["name"]: entry for entry in found["methods"]}
         assert methods["integrated_gradients"]["options"]["steps"] == 50
         assert methods["rollout"]["needs"] == ["attention"]

@@ -1,4 +1,4 @@
-"""What there is to choose from, as plain data: methods, metrics, fills and models by name."""
+"""What there is to choose from, as plain data: methods, metrics, measures, models … by name."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from faithscope.data import SOURCES as DATA
+from faithscope.data.text_sources import OPTIONS as TEXT_OPTIONS
+from faithscope.data.text_sources import TEXT_SOURCES
 from faithscope.methods import METHODS, Method
+from faithscope.methods.text import TOKEN_METHODS, TokenMethod
 from faithscope.metrics import METRICS, Metric
 from faithscope.models import BUNDLE, SOURCES
 from faithscope.perturb import FILLS
 from faithscope.registry import format_spec
+from faithscope.retrain.learners import TEXT_MODELS
 
 Entry = dict[str, Any]
 
@@ -78,12 +82,49 @@ def list_data() -> list[Entry]:
     return entries
 
 
+def list_measures() -> list[Entry]:
+    """Every registered measure for text."""
+    return [*map(_measure, TOKEN_METHODS.values())]
+
+
+def list_texts() -> list[Entry]:
+    """Where texts come from."""
+    known = {
+        "babi": ("bAbI: the folder of tasks_1-20_v1-2; tasks 1, 2, 3.", "babi:FOLDER(task=1)"),
+        "sst": ("Stanford Sentiment Treebank: train.txt, dev.txt, test.txt.", "sst:FOLDER"),
+        "imdb": ("IMDB reviews: the folder aclImdb.", "imdb:FOLDER"),
+        "snli": ("Stanford natural language inference: snli_1.0.", "snli:FOLDER"),
+        "mimic": ("MIMIC-III: anemia or diabetes.", "mimic:FOLDER(subset=diabetes)"),
+        "hf": ("Hugging Face datasets, of the hub or saved.", "hf:OWNER/NAME(text=sentence)"),
+        "bundled": ("A small bAbI-1 that comes with faithscope.", "bundled:babi1"),
+    }
+    own = "Your own texts: .csv, .tsv, .jsonl with text, label (and text2), or a folder of them."
+    options = {"options": dict(TEXT_OPTIONS["file"])}
+    entries: list[Entry] = [{"name": "FILE or FOLDER", "summary": own, **options}]
+    for source in TEXT_SOURCES:
+        if source == "file":
+            continue
+        summary, example = known.get(source, ("From a plugin.", f"{source}:NAME"))
+        own_options = {"options": dict(TEXT_OPTIONS.get(source, {}))}
+        entry = {"name": f"{source}:…", "summary": summary, "example": example, **own_options}
+        entries.append(entry)
+    return entries
+
+
+def list_text_models() -> list[Entry]:
+    """What ROAR can train."""
+    return [{"name": name, "summary": summary} for name, summary in TEXT_MODELS.items()]
+
+
 CATALOGUES: Mapping[str, Callable[[], list[Entry]]] = {
     "methods": list_methods,
     "metrics": list_metrics,
     "fills": list_fills,
     "models": list_models,
     "data": list_data,
+    "measures": list_measures,
+    "texts": list_texts,
+    "text models": list_text_models,
 }
 
 
@@ -135,6 +176,18 @@ def _method(method: Method) -> Entry:
         "choices": {option: list(values) for option, values in method.choices.items()},
         "in_papers": method.in_papers,
         "is_random": method.is_random,
+    }
+
+
+def _measure(measure: TokenMethod) -> Entry:
+    return {
+        "name": measure.name,
+        "summary": measure.summary,
+        "needs": sorted(measure.needs),
+        "options": measure.defaults,
+        "choices": {"scaling": ["code", "paper"]} if "scaling" in measure.defaults else {},
+        "in_papers": measure.in_papers,
+        "is_random": measure.is_random,
     }
 
 

@@ -22,6 +22,12 @@ GIB = 1 << 30
 LEAST_DISK = 1 * GIB
 LEAST_ACCURACY = 0.9
 MODEL, DATA = "bundled:cifar10_vit", "bundled:cifar10"
+EXTRAS = {
+    "datasets": ("datasets", "hf:… data", "hf"),
+    "spaCy": ("spacy", "SST, SNLI and MIMIC", "text"),
+    "gensim": ("gensim", "MIMIC", "mimic"),
+}
+"""Libraries that some data needs: the package, for what, and the extra that brings it."""
 REINSTALL = "install again: pip install --force-reinstall faithscope"
 REPORT = "please report this with the output of `faithscope doctor --json`"
 
@@ -41,6 +47,7 @@ def examine() -> Iterator[Check]:
     probes: dict[str, Callable[[], Iterator[Check]]] = {
         "python": _python,
         "libraries": _libraries,
+        "extras": _extras,
         "devices": _devices,
         "disk": _disk,
         "bundled model": _bundled_model,
@@ -86,6 +93,16 @@ def _library(requirement: Requirement) -> Check:
     if not requirement.specifier.contains(found, prereleases=True):
         return Check(name, "fail", f"{found}, needed is {requirement.specifier}", advice)
     return Check(name, "ok", found)
+
+
+def _extras() -> Iterator[Check]:
+    """What some data needs and not everybody: say which is here, and what brings the others."""
+    for name, (package, use, extra) in EXTRAS.items():
+        try:
+            yield Check(name, "ok", importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            command = f"pip install 'faithscope[{extra}]'"
+            yield Check(name, "ok", f"not installed, needed only for {use}: {command}")
 
 
 def _devices() -> Iterator[Check]:

@@ -11,14 +11,17 @@ from faithscope.cli.shared import Json, app, examples
 from faithscope.errors import choose
 
 
-@app.command("list", epilog=examples("faithscope list metrics", "faithscope list --json"))
+@app.command("list", epilog=examples("faithscope list metrics", "faithscope list measures --json"))
 def list_(
     what: Annotated[
-        str, typer.Argument(metavar="[methods|metrics|fills|models|all]", help="What to list.")
+        str,
+        typer.Argument(
+            metavar="[methods|metrics|fills|models|data|measures|texts|all]", help="What to list."
+        ),
     ] = "all",
     as_json: Json = False,
 ) -> None:
-    """List methods, metrics, fills and models, with their options."""
+    """List methods, metrics, fills, models, data, measures and texts, with their options."""
     from faithscope.console import print_json, show_entries, waiting
 
     with waiting("looking"):

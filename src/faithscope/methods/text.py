@@ -115,7 +115,7 @@ def _sized(scores: Tensor, signed: bool) -> Tensor:
 
 @register_measure("attention", needs=("attention",), in_papers=True)
 def attention(evidence: TokenEvidence) -> Tensor:
-    r"""The attention weight of the token, :math:`\alpha_t`."""
+    """The attention weight of the token, α_t."""
     return _given(evidence.attention)
 
 
@@ -134,7 +134,7 @@ def gradient(evidence: TokenEvidence) -> Tensor:
 
 @register_measure("input_x_gradient", needs=("gradient",), in_papers=True)
 def input_x_gradient(evidence: TokenEvidence, *, signed: bool = False) -> Tensor:
-    r"""Input times gradient, :math:`|\langle e_t, g_t \rangle|`; `signed` keeps the sign."""
+    """Input times gradient, |⟨e_t, g_t⟩|; `signed` keeps the sign."""
     return _sized((_given(evidence.embeddings) * _given(evidence.gradient)).sum(-1), signed)
 
 

@@ -60,6 +60,10 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "them again at each level, by the model trained there."
     },
     "seeds": {"": "Each is a model of its own: its first weights and the order of its batches."},
+    "specials": {
+        "True": "Sparsity counts special tokens, too, as the paper's program does.",
+        "False": "Sparsity counts the tokens that can be masked.",
+    },
     "clip": {
         "True": "The RACU of a seed is kept within −100 % and 100 %.",
         "False": "The RACU of a seed is taken as it is.",

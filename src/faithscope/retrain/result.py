@@ -287,13 +287,19 @@ class RoarResult:
                 f"By {name} of {model} on {data}, no measure is more faithful than random masking "
                 f"(best: {best['measure']}, RACU {_percent(best)} %)."
             )
-        said = (
-            f"By {name} of {model} on {data}, {best['measure']} is the most faithful of "
-            f"{len(rows)} measures (RACU {_percent(best)} %)."
-            if len(rows) > 1
-            else f"By {name} of {model} on {data}, {best['measure']} has a RACU of "
-            f"{_percent(best)} %."
-        )
+        if len(rows) == 1:
+            said = f"{best['measure']} has a RACU of {_percent(best)} %"
+        elif equals := self._not_below(best, rows):
+            said = (
+                f"{best['measure']} has the highest RACU of {len(rows)} measures "
+                f"({_percent(best)} %), not surely above {_and(equals)}"
+            )
+        else:
+            said = (
+                f"{best['measure']} is the most faithful of {len(rows)} measures "
+                f"(RACU {_percent(best)} %)"
+            )
+        said = f"By {name} of {model} on {data}, {said}."
         if len(self.seeds) < 3:
             return f"{said} Fewer than three seeds are too few for a verdict."
         beaten = [row["measure"] for row in rows if row["ci_low"] > 0]
@@ -301,9 +307,22 @@ class RoarResult:
         if not beaten:
             return f"{said} None is surely better than random masking."
         if not others:
-            every = "Every one is" if len(rows) > 1 else "It is"
+            every = {1: "It is", 2: "Both are"}.get(len(rows), "Every one is")
             return f"{said} {every} better than random masking."
         return f"{said} Not surely better than random masking: {', '.join(others)}."
+
+    def _not_below(self, best: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Measures whose RACU, seed by seed, is not surely lower than that of the best."""
+        if len(self.seeds) < 3:
+            return []
+        found = []
+        for row in rows:
+            gap = np.array(best["values"]) - np.array(row["values"])
+            gap = gap[np.isfinite(gap)]
+            low = seed_interval(gap)[1] if len(gap) else float("nan")
+            if row is not best and not low > 0:
+                found.append(row["measure"])
+        return found
 
     def save(self, folder: str | Path) -> Path:
         """Write tables and examples, then manifest.json: without that a run is not whole."""
@@ -532,6 +551,15 @@ def _percent(row: Mapping[str, Any]) -> str:
     if np.isnan(row["ci_low"]):
         return mean
     return f"{mean} [{100 * row['ci_low']:.1f}, {100 * row['ci_high']:.1f}]"
+
+
+def _and(names: Sequence[str]) -> str:
+    """Names as they are said.
+
+    >>> _and(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])
 
 
 def _hours(minutes: float) -> str:

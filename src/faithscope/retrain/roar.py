@@ -185,6 +185,8 @@ class Roar:
 
     def forecast(self) -> Forecast:
         """Train the first pack and explain it on a few batches, and multiply."""
+        if self.is_finished:
+            return Forecast(len(self.jobs), len(self.jobs), len(self.packs), 0.0)
         pack = self.packs[0].jobs
         few, share = _few(self.data, TIMED_BATCHES * self.learner.recipe.batch_size)
         training = self.learner.begin([few] * len(pack), [job.seed for job in pack])

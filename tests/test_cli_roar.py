@@ -1,0 +1,371 @@
+"""`faithscope roar` from end to end, on texts so few that a training takes a blink."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import faithscope as fs
+from encoders import save_encoder
+from faithscope import console_roar
+from faithscope.cli import roar as command
+from faithscope.retrain import bilstm
+from faithscope.retrain.finetune import FinetuneLearner
+from faithscope.retrain.learner import Recipe
+from faithscope.retrain.result import load_roar
+from test_cli import fails, run
+
+GOOD, BAD, PLAIN = (
+    "great lovely fine".split(),
+    "awful dull poor".split(),
+    "a the film was it".split(),
+)
+
+
+def rows(count: int = 60) -> list[tuple[str, str]]:
+    """Texts of twelve words; one of them tells the class."""
+    draw = np.random.default_rng(0)
+    made = []
+    for number in range(count):
+        words = [*draw.choice(PLAIN, 11), draw.choice(GOOD if number % 2 else BAD)]
+        made.append((" ".join(draw.permutation(words)), "good" if number % 2 else "bad"))
+    return made
+
+
+def csv(file: Path, content: list[tuple[str, str]]) -> Path:
+    file.write_text("text,label\n" + "".join(f'"{text}",{label}\n' for text, label in content))
+    return file
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return csv(tmp_path / "texts.csv", rows())
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models: what is tested here is the way to them."""
+    small = bilstm.Setting(Recipe(2, 16), 4, 6, False)
+    monkeypatch.setitem(bilstm.SETTINGS, "own", small)
+
+
+QUICK = ("--measures", "gradient", "--seeds", 1, "--levels", "50", "--epochs", 1)
+
+
+def test_a_run_is_shown_kept_and_not_run_again(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "run"
+    told = run("roar", "--dataset", texts, *QUICK, "--out", out)
+    assert "gradient and random, 1 epoch, cpu" in told.stderr
+    assert "4 trainings in 2 packs, about" in told.stderr
+    assert "1 seed: intervals over fewer than three seeds mean nothing." in told.stdout
+    result = load_roar(out)
+    assert result.headline() in told.stdout
+    assert result.procedures == ["roar", "recursive"]
+    assert "<html" in (out / "report.html").read_text(encoding="utf-8")
+    assert str(out / "report.html") in told.stdout
+    again = run("roar", "--dataset", texts, *QUICK, "--out", out)
+    assert "is finished: nothing to do" in again.stderr
+    assert again.stdout == told.stdout
+
+
+def test_options_reach_the_run(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = run(
+        *("roar", "--data", texts, "--recursive", "--measures"),
+        "integrated_gradients(scaling=paper, steps=2),mutual_information",
+        *("--seeds", "3,5", "--strategy", "count", "--levels", "1,2", "--batch-size", 7),
+        *("--learning-rate", 0.01, "--limit", 20, "--no-clip", "--no-specials", "--json"),
+    )
+    data = json.loads(told.stdout)
+    manifest = data["manifest"]
+    assert manifest["protocol"] == {
+        "strategy": "count",
+        "levels": [0, 1, 2],
+        "procedures": ["recursive"],
+        "measures": [
+            "integrated_gradients(scaling=paper, steps=2)",
+            "mutual_information",
+            "random",
+        ],
+        "seeds": [3, 5],
+        "specials": False,
+        "clip": False,
+    }
+    assert manifest["model"]["recipe"]["batch_size"] == 7
+    assert manifest["model"]["recipe"]["epochs"] == 2
+    assert manifest["model"]["recipe"]["learning_rate"] == 0.01
+    assert manifest["data"]["sizes"]["train"] == 20
+    assert {
+        row["seed"] for row in fs.load_result("runs/roar-bilstm-texts.csv").trainings.to_pylist()
+    } == {3, 5}
+    assert data["curves"]
+    assert data["headline"]
+
+
+def test_only_roar(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run("roar", "--dataset", texts, *QUICK, "--no-recursive", "--out", out)
+    assert load_roar(out).procedures == ["roar"]
+
+
+def test_all_leaves_out_what_the_model_cannot_give(texts: Path, tmp_path: Path) -> None:
+    name = save_encoder(tmp_path / "encoder", "Bert")
+    out = tmp_path / "run"
+    request = ("--seeds", 1, "--levels", 50, "--epochs", 1, "--no-recursive", "--limit", 10)
+    run("roar", "--dataset", texts, "--model", name, *request, "--out", out, "--yes")
+    assert load_roar(out).measures == [
+        *("gradient", "input_x_gradient", "integrated_gradients", "random")
+    ]
+    told = fails("roar", "--dataset", texts, "--model", name, "--measures", "attention")
+    assert "needs one attention weight per token" in told
+
+
+def test_a_dry_run_says_the_cost_and_writes_nothing(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    request = ("roar", "--dataset", texts, *QUICK, "--dry-run", "--out", "run")
+    assert re.match(r"4 trainings in 2 packs, about \d+ s\n", run(*request).stdout)
+    data = json.loads(run(*request, "--json").stdout)
+    assert (data["trainings"], data["finished"], data["packs"]) == (4, 0, 2)
+    assert data["folder"] == "run"
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.csv"]
+
+
+def test_interrupting_says_what_is_kept_and_the_same_command_goes_on(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    request = ("roar", "--dataset", texts, *QUICK, "--out", out)
+    run(*request[:-1], tmp_path / "whole")
+    whole = load_roar(tmp_path / "whole")
+    real, begun = bilstm.BiLSTMLearner.begin, []
+
+    def begin(*arguments: Any) -> Any:
+        begun.append(1)
+        if len(begun) > 2:  # the forecast, the first pack
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bilstm.BiLSTMLearner, "begin", begin)
+        told = run(*request, code=130)
+    assert "finished trainings and the last epochs of the others are kept in" in told.stderr
+    assert told.stderr.splitlines()[-1].startswith("interrupted: ")
+    told = run(*request)
+    assert f"going on with the run in {out}" in told.stderr
+    assert "are finished)" in told.stderr
+    drop = ["seconds"]
+    assert load_roar(out).trainings.drop(drop) == whole.trainings.drop(drop)
+
+
+def test_a_folder_of_something_else(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run("roar", "--dataset", texts, *QUICK, "--out", out)
+    told = fails("roar", "--dataset", texts, *QUICK, "--epochs", 2, "--out", out)
+    assert "holds another run (model recipe epochs is 1 there and 2 here)" in told
+    vision = tmp_path / "vision"
+    vision.mkdir()
+    (vision / "plan.json").write_text(json.dumps({"faithscope": 1, "model": {"name": "vit"}}))
+    assert "holds another run" in fails("roar", "--dataset", texts, *QUICK, "--out", vision)
+    (vision / "plan.json").rename(vision / "manifest.json")
+    assert "holds a result already" in fails("roar", "--dataset", texts, *QUICK, "--out", vision)
+    (tmp_path / "file").write_text("taken")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert "cannot be made" in fails("roar", "--dataset", texts, *QUICK, "--out", folder)
+
+
+def test_a_changed_model_is_noticed(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    run("roar", "--dataset", texts, *QUICK, "--out", out)
+    wide = bilstm.Setting(Recipe(2, 16), 5, 6, False)
+    monkeypatch.setitem(bilstm.SETTINGS, "own", wide)
+    told = fails("roar", "--dataset", texts, *QUICK, "--out", out)
+    assert "model fingerprint" in told
+    first = save_encoder(tmp_path / "one", "Bert")
+    second = save_encoder(tmp_path / "two", "Bert", initializer_range=0.2)
+    data = fs.load_text(texts)
+    names = (first, first, second)
+    prints = [FinetuneLearner(name, data, device="cpu").fingerprint for name in names]
+    assert prints[0] == prints[1] != prints[2]
+
+
+@pytest.mark.parametrize(
+    ("request_", "complaint"),
+    [
+        (["--measures", "gradent"], "Unknown measure 'gradent': did you mean 'gradient'?"),
+        (["--measures", "gradient(step=1)"], "takes no options"),
+        (["--measures", "integrated_gradients(scaling=program)"], "scaling"),
+        (["--measures", "gradient,gradient"], "named twice"),
+        (["--model", "lstm"], "Unknown text model 'lstm': did you mean 'bilstm'?"),
+        (["--model", "hf:"], "A text model is named 'hf:ID or folder'"),
+        (["--levels", "10,110"], "between 0 and 100 percent"),
+        (["--levels", "50,10"], "The levels 50, 10 do not rise"),
+        (["--levels", "10,10"], "The levels 10, 10 do not rise"),
+        (["--levels", "-10,10"], "between 0 and 100 percent"),
+        (["--levels", "0,100"], "give at least one between"),
+        (["--levels", "ten"], "--levels takes whole numbers with commas between, got 'ten'"),
+        (["--seeds", "0"], "The seeds (none) cannot be used"),
+        (["--seeds", "-3"], "The seeds (none) cannot be used"),
+        (["--seeds", "1,1"], "each once"),
+        (["--seeds", "few"], "--seeds takes whole numbers"),
+        (["--strategy", "percent"], "relative"),
+        (["--epochs", "0"], "epochs must be a whole number of at least 1, got 0"),
+        (["--batch-size", "0"], "batch_size must be a whole number of at least 1, got 0"),
+        (["--learning-rate", "0"], "learning_rate must be a number above 0, got 0.0"),
+        (["--limit", "0"], "limit must be at least 1, got 0"),
+        (["--device", "gpu"], "The device 'gpu' is not available here"),
+        (["--dataset", "babbi:x"], "Unknown text source 'babbi': did you mean 'babi'?"),
+        (["--dataset", "bundled:babi9"], "did you mean 'babi1'?"),
+        (["--dataset", "missing.csv"], "There is no file or folder 'missing.csv'"),
+        (["--dataset", "mimic:."], "holds no file 'DIAGNOSES_ICD.csv'"),
+        (["--dataset", "babi:missing"], "missing"),
+    ],
+)
+def test_bad_options_are_refused(texts: Path, request_: list[str], complaint: str) -> None:
+    usual = () if "--dataset" in request_ else ("--dataset", texts)
+    assert complaint in fails("roar", *usual, *request_)
+
+
+def test_without_data() -> None:
+    assert "roar needs --dataset" in fails("roar")
+    assert "--epochs has no effect with --demo" in fails("roar", "--demo", "--epochs", 3)
+
+
+class TestTexts:
+    """Texts that cannot be used, or only in part."""
+
+    def test_empty_texts_are_left_out_and_counted(self, tmp_path: Path) -> None:
+        file = csv(tmp_path / "x.csv", [("", "good"), ("  ", "bad"), *rows()])
+        told = run("roar", "--dataset", file, *QUICK, "--out", tmp_path / "run", "--json")
+        notes = json.loads(told.stdout)["manifest"]["data"]["notes"]
+        assert "2 rows without a text or a label left out (the first is row 1)." in notes
+
+    def test_nothing_but_empty_texts(self, tmp_path: Path) -> None:
+        file = csv(tmp_path / "x.csv", [("", "good"), ("", "bad")])
+        assert "has both a text and a label" in fails("roar", "--dataset", file)
+
+    def test_texts_of_one_token(self, tmp_path: Path) -> None:
+        file = csv(tmp_path / "x.csv", [(text.split()[0], label) for text, label in rows()])
+        told = fails("roar", "--dataset", file)
+        assert "at most 1 token, of which 90 % is less than one" in told
+        request = ("--strategy", "count", "--levels", 1, *QUICK[:4], "--out", tmp_path / "run")
+        run("roar", "--dataset", file, *request)
+
+    def test_some_texts_of_one_token_are_counted(self, tmp_path: Path) -> None:
+        file = csv(tmp_path / "x.csv", [("great", "good"), ("awful", "bad"), *rows()])
+        told = run("roar", "--dataset", file, *QUICK, "--out", tmp_path / "run", "--json")
+        assert np.isfinite([row["mean"] for row in json.loads(told.stdout)["curves"]]).all()
+        notes = " ".join(json.loads(told.stdout)["manifest"]["data"]["notes"])
+        assert "2 of 62 texts are so short that 50 % of the tokens is less than one" in notes
+
+    @pytest.mark.parametrize("model", ["bilstm", "Bert"])
+    def test_texts_of_special_tokens(self, model: str, tmp_path: Path) -> None:
+        """Words that look like special tokens are words, or there is nothing to mask."""
+        special = [("[PAD] [CLS] [SEP]", label) for _, label in rows()]
+        file = csv(tmp_path / "x.csv", special)
+        name = model if model == "bilstm" else save_encoder(tmp_path / "encoder", model)
+        request = ("roar", "--dataset", file, "--model", name, *QUICK, "--out", tmp_path / "run")
+        if model == "bilstm":
+            run(*request)
+        else:
+            assert "has no token that can be masked" in fails(*request)
+
+    def test_too_long_texts_are_cut_and_counted(self, tmp_path: Path) -> None:
+        long = [(" ".join([text] * 60), label) for text, label in rows(20)]
+        file = csv(tmp_path / "x.csv", long)
+        name = save_encoder(tmp_path / "encoder", "Bert")
+        request = (*QUICK, "--no-recursive", "--out", tmp_path / "run")
+        told = run("roar", "--dataset", file, "--model", name, *request)
+        assert "20 of 20 texts are longer than the model reads and were cut." in told.stdout
+
+    def test_a_label_never_seen(self, tmp_path: Path) -> None:
+        folder = tmp_path / "split"
+        folder.mkdir()
+        csv(folder / "train.csv", rows(20))
+        csv(folder / "validation.csv", rows(8))
+        csv(folder / "test.csv", [*rows(8), ("great film", "middling")])
+        told = fails("roar", "--dataset", folder)
+        assert "The label 'middling'" in told
+        assert "is never seen in training" in told
+
+    def test_one_class(self, tmp_path: Path) -> None:
+        file = csv(tmp_path / "x.csv", [(text, "good") for text, _ in rows()])
+        assert "at least two classes are needed" in fails("roar", "--dataset", file)
+
+
+def test_report_and_compare_take_the_folder(texts: Path, tmp_path: Path) -> None:
+    for name, epochs in (("a", 1), ("b", 2)):
+        request = ("--seeds", 2, "--measures", "gradient", "--levels", 50, "--epochs", epochs)
+        run("roar", "--dataset", texts, *request, "--out", tmp_path / name)
+    told = run("report", tmp_path / "a", "--tables", tmp_path / "tables")
+    assert "report.html" in told.stdout
+    assert list((tmp_path / "tables").glob("racu*"))
+    told = run("compare", tmp_path / "a", tmp_path / "b")
+    assert "epochs" in told.stdout
+
+
+def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = {**command.DEMO, "seeds": 1, "levels": (60,)}
+    monkeypatch.setattr(command, "DEMO", quick)
+    monkeypatch.setattr(command, "DEMO_TRAINING", {**command.DEMO_TRAINING, "epochs": 1})
+    monkeypatch.setattr(command, "DEMO_ROWS", (2000, 500))
+    out = tmp_path / "demo"
+    told = run("roar", "--demo", "--out", out)
+    assert "four of sixteen features know the class" in told.stdout
+    assert "The class is lost after 4 removals in Recursive ROAR's order" in told.stdout
+    result = load_roar(out / "run")
+    assert result.measures == ["attention", "input_x_gradient", "random"]
+    assert result.headline() in told.stdout
+    for file in ("report.html", "synthetic.png", "figures/curves.pdf", "figures/sparsity.png"):
+        assert (out / file).stat().st_size > 1000
+    assert told.stdout.count("\n  faithscope roar ") == 2
+    data = json.loads(run("roar", "--demo", "--out", out, "--json").stdout)
+    assert len(data["synthetic"]["curves"]["roar"]) == 17
+    assert data["headline"] == result.headline()
+
+
+class TestProgress:
+    def place(self, done: float, doing: str = "training") -> Any:
+        return SimpleNamespace(
+            doing=doing, pack_jobs=6, epoch=2, epochs=8, done=done, total=40, pack="00-000"
+        )
+
+    def test_the_forecast_counts_until_there_is_a_rate(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("time.perf_counter", lambda: 30.0)
+        forecast: Any = SimpleNamespace(seconds=90.0)
+        pace = console_roar.Pace(forecast, started=0.0)
+        assert str(pace) == "1:00 left"
+        pace.move(self.place(10.0, "explaining gradient"))  # ten were there
+        assert pace.doing == "explaining gradient"
+        assert str(pace) == "10/40 trainings · 1:00 left"
+        pace.move(self.place(15.0))
+        assert pace.doing == "training 6, epoch 2/8"
+        assert str(pace) == "15/40 trainings · 10.0 per minute · 2:30 left"
+
+    def test_lines(
+        self,
+        texts: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(console_roar, "QUIET_SECONDS", 0.0)
+        told = run("roar", "--dataset", texts, *QUICK, "--out", tmp_path / "run")
+        assert re.search(
+            r"^100% · training \d, epoch 1/1 · 4/4 trainings · .* per minute · 0:00 left$",
+            told.stderr,
+            re.M,
+        )
+        assert "explaining gradient" in told.stderr
