@@ -466,3 +466,46 @@ class TestBundledSample:
             [found] = learner.explain([trained.weights], [data.test], measure(name))
             top = found.masked_fill(~eligible, -1).argmax(1, keepdim=True)
             assert is_answer.gather(1, top).to(torch.float32).mean() > 3 * chance
+
+
+class TestSizes:
+    def test_a_batch_is_not_larger_than_the_data(self):
+        data = task()
+        count = len(data.train)
+        large = replace_recipe(small_learner(data), Recipe(epochs=2, batch_size=10**12))
+        exact = replace_recipe(small_learner(data), Recipe(epochs=2, batch_size=count))
+        runs = [all_losses(learner.begin([data], [0])) for learner in (large, exact)]
+        assert torch.equal(*runs)
+
+    def test_rows_that_are_missing_count_for_nothing(self):
+        """As on a GPU, where every step has the same shape."""
+        data = task(paired=True)
+        steps = data.train.ids.shape[1]
+        found = []
+        for filled in (False, True):
+            training = small_learner(data).begin([data], [0])
+            rows = training.order(0)[0][:, :4]
+            if filled:
+                rows = torch.cat((rows, torch.full((1, 3), -1)), 1)
+            losses = training.step(rows, steps)
+            found.append((losses, {k: v.detach() for k, v in training.parameters.items()}))
+        torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
+
+    def test_one_long_text_does_not_make_others_go_one_by_one(self):
+        tokens = split([200, *[5] * 99])
+        texts = module.Texts.of([tokens], "cpu")
+        batches = list(texts.by_length(200))
+        assert [len(rows) for rows in batches] == [1, 40, 40, 19]
+        assert sorted(torch.cat(batches).tolist()) == list(range(100))
+
+    def test_long_texts_make_packs_small(self, monkeypatch):
+        texts = load_text("bundled:babi1", limit=60)
+        assert BiLSTMLearner(texts.kind).pack_size == 8
+        monkeypatch.setitem(module.TOKENS_PER_STEP, "cpu", 2000)
+        learner = BiLSTMLearner(texts.kind)
+        data = learner.encode(texts)
+        longest = int(data.train.lengths.max())
+        assert learner.pack_size == 2000 // (50 * longest) < 8
+        asked = BiLSTMLearner(texts.kind, pack_size=5)
+        asked.encode(texts)
+        assert asked.pack_size == 5

@@ -51,7 +51,12 @@ def selection_score(logits: Tensor, labels: Tensor, metric: str) -> float:
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
-    """The share of rows whose largest logit is the label's; the first of equal ones counts."""
+    """The share of rows whose largest logit is the label's; the first of equal ones counts.
+
+    NaN if a logit is NaN: a model that has diverged answers nothing.
+    """
+    if logits.isnan().any():
+        return float("nan")
     return (logits.argmax(-1) == labels).to(torch.float64).mean().item()
 
 
@@ -59,7 +64,11 @@ def macro_f1(logits: Tensor, labels: Tensor) -> float:
     r"""F1 averaged over the classes that occur in the labels or among the predictions.
 
     .. math:: F_1(c) = \frac{2\,\mathrm{TP}_c}{2\,\mathrm{TP}_c + \mathrm{FP}_c + \mathrm{FN}_c}
+
+    NaN if a logit is NaN.
     """
+    if logits.isnan().any():
+        return float("nan")
     predicted, classes = logits.argmax(-1), logits.shape[-1]
     hits = torch.bincount(labels[predicted == labels], minlength=classes)
     times = torch.bincount(labels, minlength=classes) + torch.bincount(predicted, minlength=classes)

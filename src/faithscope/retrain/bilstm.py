@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -48,6 +48,9 @@ SETTINGS = {
 TOKENS_PER_PASS = {"cpu": 2**13, "cuda": 2**22}
 """Tokens (of all models, texts and path steps) that are explained or tested in one pass."""
 
+TOKENS_PER_STEP = {"cpu": 2**17, "cuda": 2**21}
+"""Tokens (of all models of a pack) in one training step of 32 hidden units: some gigabytes."""
+
 
 class BiLSTMLearner:
     """BiLSTM-attention as a learner: one vocabulary, many packs."""
@@ -66,6 +69,7 @@ class BiLSTMLearner:
         self.recipe = recipe or self.setting.recipe
         self.device = device
         self.pack_size = pack_size or (64 if device.startswith("cuda") else 8)
+        self._is_pack_given = pack_size is not None
 
     @property
     def fingerprint(self) -> str:
@@ -75,8 +79,14 @@ class BiLSTMLearner:
         return f"hidden {setting.hidden}, embedding {setting.embedding}{decay}"
 
     def encode(self, data: TextData) -> TokenData:
-        """Turn texts into tokens of the training split's vocabulary."""
-        return Vocabulary.of(data).encode(data)
+        """Turn texts into tokens of the training split's vocabulary; long ones make packs small."""
+        encoded = Vocabulary.of(data).encode(data)
+        if not self._is_pack_given:
+            longest = int(encoded.train.lengths.max())
+            room = TOKENS_PER_STEP[torch.device(self.device).type] * 32 // self.setting.hidden
+            most = room // (min(self.recipe.batch_size, len(encoded.train)) * longest)
+            self.pack_size = max(1, min(self.pack_size, most))
+        return encoded
 
     def shape(self, data: TokenData) -> Shape:
         """The sizes of the model for a data set."""
@@ -152,9 +162,22 @@ class Texts:
 
     def by_length(self, budget: int) -> Iterator[Tensor]:
         """Rows in batches of about `budget` tokens of all models, texts of like length together."""
-        models, steps = self.ids.shape[0], self.ids.shape[2]
-        order = self.lengths.argsort(stable=True, descending=True)
-        yield from torch.split(order, max(1, budget // (models * steps)))
+        order, lengths = self._longest_first
+        start = 0
+        while start < len(lengths):
+            rows = max(1, budget // (self.ids.shape[0] * lengths[start]))
+            yield order[start : start + rows]
+            start += rows
+
+    @cached_property
+    def _longest_first(self) -> tuple[Tensor, list[int]]:
+        lengths, order = self.lengths.sort(stable=True, descending=True)
+        return order, lengths.tolist()
+
+    @cached_property
+    def shortest(self) -> Tensor:
+        """The row that costs least to read."""
+        return self.lengths.argmin()
 
     def at(self, rows: Tensor) -> Batch:
         """The same rows [B] for all models, cut to the longest text."""
@@ -325,11 +348,16 @@ class PackTraining:
     @property
     def steps_per_epoch(self) -> int:
         """Batches of an epoch, the last one may be smaller."""
-        return -(-len(self.texts["train"].lengths) // self.learner.recipe.batch_size)
+        return -(-len(self.texts["train"].lengths) // self.batch_size)
+
+    @property
+    def batch_size(self) -> int:
+        """Texts in a step, not more than there are."""
+        return min(self.learner.recipe.batch_size, len(self.texts["train"].lengths))
 
     def order(self, epoch: int) -> Tensor:
         """The texts of every step [steps, M, batch], shuffled by (seed, epoch); -1 is none."""
-        count, size = len(self.texts["train"].lengths), self.learner.recipe.batch_size
+        count, size = len(self.texts["train"].lengths), self.batch_size
         order = torch.full((len(self.seeds), self.steps_per_epoch * size), -1)
         for place, seed in enumerate(self.seeds):
             generator = torch.Generator().manual_seed((seed << 20) + epoch + 1)
@@ -352,18 +380,17 @@ class PackTraining:
         """One step of every model on its rows [M, batch]; gives the losses [M]."""
         texts = self.texts["train"]
         if steps is None:
-            rows = _longest_first(rows, texts.lengths)
-            steps = int(texts.lengths[rows.clamp_min(0)].max())
+            rows = _longest_first(rows[:, (rows >= 0).all(0)], texts.lengths)
+            steps = int(texts.lengths[rows].max())
         there = rows >= 0
-        rows = rows.clamp_min(0)
+        rows = torch.where(there, rows, texts.shortest)
         self.optimizer.zero_grad(set_to_none=True)
         batch = texts.batch(rows, steps)
         logits = batch.answer(self.parameters).logits
         each = functional.cross_entropy(
             logits.flatten(0, 1), batch.labels.flatten(), reduction="none"
         ).view(rows.shape)
-        weight = there.to(each.dtype)
-        losses = (each * weight).sum(1) / weight.sum(1)
+        losses = torch.where(there, each, 0.0).sum(1) / there.sum(1)
         torch.autograd.backward(losses.sum())
         self.optimizer.step()
         return losses.detach()
@@ -445,7 +472,7 @@ def _or_worst(scores: Tensor) -> Tensor:
 
 def _longest_first(rows: Tensor, lengths: Tensor) -> Tensor:
     """Sort the rows of a batch [M, B] by falling length: nothing is read beyond a text's end."""
-    order = lengths[rows.clamp_min(0)].argsort(dim=1, descending=True, stable=True)
+    order = lengths[rows].argsort(dim=1, descending=True, stable=True)
     return rows.gather(1, order)
 
 
