@@ -11,6 +11,7 @@ Rows without a text or a label are left out and counted in the notes of the data
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -137,6 +138,8 @@ def own_data(
         options: names of columns (text, auxiliary, label, split).
         classes: the order of the classes; sorted otherwise (numbers by size).
     """
+    if _is_broken(name):
+        raise FaithscopeError(f"The name {name!a} is not whole text: rename the data.")
     parts: dict[str, list[Example]] = {}
     notes = []
     for split, table in tables.items():
@@ -227,6 +230,8 @@ def _text_of(table: Table, place: int, column: str, row: Row) -> str | None:
             f"The column '{column}' of '{table.source}' holds {value!r} in row {place}, which is "
             "no text: name another column."
         )
+    if value and _is_broken(value):
+        raise _broken(table, place, column)
     return value if value and plain_words(value) else None
 
 
@@ -237,7 +242,30 @@ def _label_of(table: Table, place: int, column: str, row: Row) -> str | None:
             f"The label in row {place} of '{table.source}' is {type(value).__name__}: it must be a "
             "word or a number."
         )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise FaithscopeError(
+            f"The label in row {place} of '{table.source}' is {value}: it must be a word or a "
+            "number."
+        )
+    if isinstance(value, str) and _is_broken(value):
+        raise _broken(table, place, column)
     return None if value is None else str(value).strip() or None
+
+
+def _is_broken(text: str) -> bool:
+    """Whether a text holds half a character, which no file of UTF-8 can.
+
+    >>> _is_broken("caf\\u00e9"), _is_broken("\\ud83d")
+    (False, True)
+    """
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _broken(table: Table, place: int, column: str) -> FaithscopeError:
+    return FaithscopeError(
+        f"The column '{column}' of '{table.source}' holds half a character (a lone surrogate, "
+        f"\\ud800 to \\udfff) in row {place}: mend or remove that row."
+    )
 
 
 # Splits and classes
@@ -291,9 +319,12 @@ def _class_order(train: Sequence[Example], order: Sequence[str] | None) -> list[
     if order is not None:
         return [name for name in order if name in present]
     try:
-        return sorted(present, key=float)
+        numbers = {name: float(name) for name in present}
     except ValueError:
         return sorted(present)
+    if not all(map(math.isfinite, numbers.values())):  # "nan" has no place among numbers
+        return sorted(present)
+    return sorted(present, key=lambda name: (numbers[name], name))
 
 
 def _check_labels(splits: Mapping[str, Sequence[Example]], order: Sequence[str]) -> None:

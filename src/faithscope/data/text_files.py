@@ -101,6 +101,11 @@ def read_csv(file: Path, *, separator: str = ",") -> Iterator[dict[str, str]]:
         reader = csv.reader(stream, delimiter=separator, strict=True)
         try:
             names = [name.strip() for name in next(reader, [])]
+            for name in names:
+                if name and names.count(name) > 1:
+                    raise FaithscopeError(
+                        f"The first line of '{file}' names the column '{name}' twice: rename one."
+                    )
             for row in reader:
                 if row and len(row) != len(names):
                     raise FaithscopeError(

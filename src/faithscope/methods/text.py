@@ -200,6 +200,8 @@ def resolve_measures(
             resolved += [entry for entry in known if entry.in_papers or item == "registered"]
         else:
             resolved.append(measure(item))
+    if not resolved:
+        raise FaithscopeError("There is no measure: give at least one, or 'all'.")
     labels = [item.label for item in resolved]
     for label in labels:
         if labels.count(label) > 1:

@@ -37,7 +37,7 @@ def begin(root: Path, plan: Mapping[str, Any]) -> None:
     """Write what will be run; refuse a folder of another run, naming what differs."""
     if not is_begun(root, plan):
         with writing(root):
-            content = json.dumps(plan, indent=1, ensure_ascii=False).encode()
+            content = json.dumps(plan, indent=1).encode()
             replace_file(root / "plan.json", content)
 
 
@@ -49,11 +49,21 @@ def is_begun(root: Path, plan: Mapping[str, Any]) -> bool:
             raise FaithscopeError(
                 f"'{root}' holds a result already: give another folder, or remove it."
             )
+        if (root / "jobs").exists() or (root / "packs").exists():
+            raise FaithscopeError(
+                f"'{root}' holds trainings but no plan.json that says what they are of: give "
+                "another folder, or remove it."
+            )
         return False
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = {}
+        if not isinstance(found, dict) or not found:
+            raise ValueError("it is no plan")
+    except (OSError, ValueError, RecursionError):
+        raise FaithscopeError(
+            f"'{file}' is damaged, so it cannot be told what was run there: put it back, or give "
+            "another folder."
+        ) from None
     differences = list(_differences(found, json.loads(json.dumps(plan))))
     if differences:
         raise FaithscopeError(

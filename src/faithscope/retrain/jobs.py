@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.methods.text import TokenMethod, measure
@@ -28,6 +28,8 @@ STRATEGIES = {"relative": tuple(range(0, 101, 10)), "count": tuple(range(11))}
 """What k counts (percent of a text's tokens, or tokens) and the paper's levels of it."""
 BASELINE = "random"
 """The measure that all others are compared with; it is always among them."""
+MOST_SEEDS, MOST_TOKENS = 1_000, 10_000
+"""More seeds, or tokens to mask, are a slip of the keyboard."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,8 @@ def checked_levels(levels: Iterable[int] | None, strategy: str) -> tuple[int, ..
     (0, 50, 100)
     """
     whole = strategy == "relative"
-    found = _whole_numbers("level", STRATEGIES[strategy] if levels is None else levels)
+    given = STRATEGIES[strategy] if levels is None else levels
+    found = _whole_numbers("level", given, MOST_TOKENS + 1)
     inside = [k for k in found if 0 < k and not (whole and k == 100)]
     if any(k < 0 or (whole and k > 100) for k in found) or not inside:
         ends = "between 0 and 100 percent" if whole else "of at least one token"
@@ -214,12 +217,16 @@ def checked_levels(levels: Iterable[int] | None, strategy: str) -> tuple[int, ..
         raise FaithscopeError(
             f"The levels {', '.join(map(str, found))} do not rise: give each once, in order."
         )
+    if found[-1] > MOST_TOKENS:
+        raise FaithscopeError(
+            f"The level {found[-1]} is too high: give at most {MOST_TOKENS:,} tokens."
+        )
     return tuple(sorted({0, *inside, *([100] if whole else [])}))
 
 
 def checked_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     """The seeds in order, each once and none negative."""
-    found = _whole_numbers("seed", seeds)
+    found = _whole_numbers("seed", seeds, MOST_SEEDS)
     if not found or min(found) < 0 or len(set(found)) < len(found) or max(found) >= 2**31:
         raise FaithscopeError(
             f"The seeds {', '.join(map(str, found)) or '(none)'} cannot be used: give at least "
@@ -237,11 +244,14 @@ def _checked_procedures(procedures: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in PROCEDURES if name in named)
 
 
-def _whole_numbers(what: str, values: Iterable[int]) -> list[int]:
+def _whole_numbers(what: str, values: Iterable[int], most: int) -> list[int]:
     try:
-        return [operator.index(value) for value in values]
+        found = [operator.index(value) for value in islice(values, most + 1)]
     except TypeError:
         raise FaithscopeError(f"A {what} must be a whole number, got {values!r}.") from None
+    if len(found) > most:
+        raise FaithscopeError(f"There are too many {what}s: give at most {most:,}.")
+    return found
 
 
 def _slug(label: str) -> str:

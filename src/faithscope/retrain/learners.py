@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +61,8 @@ def check_recipe(**given: float | None) -> dict[str, Any]:
     for key, value in given.items():
         whole = Recipe.__annotations__[key] == "int"
         known = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-        if value is not None and not (known and value >= (1 if whole else 1e-12)):
+        if value is not None and not (known and (1 if whole else 1e-12) <= value < math.inf):
             what = "a whole number of at least 1" if whole else "a number above 0"
+            what += " that is finite" * (value == math.inf)
             raise FaithscopeError(f"{key} must be {what}, got {value!r}.")
     return {key: value for key, value in given.items() if value is not None}

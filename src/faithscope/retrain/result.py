@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,7 @@ class RoarResult:
         """What a reader must know before trusting the numbers, a sentence each."""
         return [
             *self._few_seeds(),
+            *self._diverged(),
             *self._unlearned(),
             *self._doubts(),
             *self._leakage(),
@@ -324,6 +326,11 @@ class RoarResult:
                 found.append(row["measure"])
         return found
 
+    def with_clip(self, clip: bool) -> RoarResult:
+        """The same trainings, each seed's RACU kept within -1 and 1 or not."""
+        protocol = {**self.manifest["protocol"], "clip": clip}
+        return replace(self, manifest={**self.manifest, "protocol": protocol})
+
     def save(self, folder: str | Path) -> Path:
         """Write tables and examples, then manifest.json: without that a run is not whole."""
         root = Path(folder)
@@ -333,8 +340,7 @@ class RoarResult:
             for name in ROAR_SCHEMAS:
                 replace_file(root / f"{name}.parquet", parquet(getattr(self, name)))
             for name, content in (("examples", self.examples), ("manifest", self.manifest)):
-                text = json.dumps(content, indent=1, ensure_ascii=False)
-                replace_file(root / f"{name}.json", text.encode())
+                replace_file(root / f"{name}.json", json.dumps(content, indent=1).encode())
         except OSError as error:
             raise FaithscopeError(
                 f"The result cannot be written to '{folder}' ({error.strerror}): make room or give "
@@ -383,6 +389,19 @@ class RoarResult:
             return []
         many = "1 seed" if len(self.seeds) == 1 else "2 seeds"
         return [f"{many}: intervals over fewer than three seeds mean nothing."]
+
+    def _diverged(self) -> list[str]:
+        columns = [self.trainings[name].to_pylist() for name in ("job", "metric", "value")]
+        rows = zip(*columns, strict=True)
+        wild = (job for job, name, loss in rows if name == "cross_entropy" and not isfinite(loss))
+        jobs = list(dict.fromkeys(wild))
+        if not jobs:
+            return []
+        more = f" and {len(jobs) - 5:,} more" if len(jobs) > 5 else ""
+        return [
+            f"{', '.join(jobs[:5])}{more} diverged: the cross-entropy on the test is not finite, "
+            "so their numbers mean nothing; a lower learning rate may help."
+        ]
 
     def _unlearned(self) -> list[str]:
         base = float(self.values(BASELINE, self.procedures[0])[:, 0].mean())

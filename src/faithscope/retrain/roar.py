@@ -11,6 +11,7 @@ import json
 import platform
 import tempfile
 import time
+import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +37,18 @@ from faithscope.methods.words import random_scores, word_information, word_score
 from faithscope.perturb.tokens import mask_tokens
 from faithscope.results.folder import is_begun
 from faithscope.results.result import FORMAT
-from faithscope.retrain.jobs import PROCEDURES, Job, Jobs, Pack, jobs_of, reads_model
+from faithscope.retrain.jobs import (
+    MOST_SEEDS,
+    PROCEDURES,
+    Job,
+    Jobs,
+    Pack,
+    jobs_of,
+    reads_model,
+)
 from faithscope.retrain.learner import Learner, Weights
 from faithscope.retrain.learners import check_model, check_recipe, load_learner
-from faithscope.retrain.result import ROAR_SCHEMAS, RoarResult
+from faithscope.retrain.result import ROAR_SCHEMAS, RoarResult, load_roar
 from faithscope.retrain.sparsity import sparsity
 from faithscope.retrain.store import (
     KEEP_EVERY,
@@ -176,8 +186,14 @@ class Roar:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the whole run is kept."""
-        return self.out is not None and (self.out / "manifest.json").exists()
+        """Whether the whole run is kept, undamaged."""
+        if self.out is None:
+            return False
+        try:
+            load_roar(self.out)
+        except FaithscopeError:
+            return False
+        return True
 
     def check_folder(self) -> bool:
         """Whether this run was begun in its folder; a folder of another run is refused."""
@@ -185,7 +201,7 @@ class Roar:
 
     def forecast(self) -> Forecast:
         """Train the first pack and explain it on a few batches, and multiply."""
-        if self.is_finished:
+        if self.finished_jobs == len(self.jobs) or self.is_finished:
             return Forecast(len(self.jobs), len(self.jobs), len(self.packs), 0.0)
         pack = self.packs[0].jobs
         few, share = _few(self.data, TIMED_BATCHES * self.learner.recipe.batch_size)
@@ -220,11 +236,20 @@ class Roar:
             "keep_weights": self.keep_weights,
         }
         with RoarStore.open(root, self.plan(), self.jobs, **options) as store:
+            if self.keep_weights and (gone := store.without_weights()):
+                warnings.warn(
+                    f"The weights of {gone:,} finished trainings in '{root}' were not kept and are "
+                    "not brought back: to have them all, give another folder.",
+                    stacklevel=3,
+                )
             result = store.finished()
             if result is None:
                 self._run(store, progress or (lambda _: None))
                 result = self._collect(store)
                 store.finish(result)
+            elif result.manifest["protocol"]["clip"] != self.clip:  # changes no training
+                result = result.with_clip(self.clip)
+                store.amend(result)
         return result
 
     def _run(self, store: RoarStore, progress: Report) -> None:
@@ -511,6 +536,7 @@ class _Masker:
             if scores is None:  # everything, or nothing
                 ids = tokens.ids.masked_fill(tokens.eligible & (job.k > 0), data.mask_id)
             else:
+                _check_scores(job, tokens.eligible, scores[name])
                 ids = mask_tokens(
                     tokens.ids,
                     tokens.eligible,
@@ -586,7 +612,7 @@ def prepare_roar(
         keep_every: Seconds between the states of a training that are kept; 0 keeps every epoch.
         keep_weights: Keep the weights of every model, not only of those that are explained.
     """
-    numbers = range(seeds) if isinstance(seeds, int) else list(seeds)
+    numbers = range(seeds) if isinstance(seeds, int) else list(islice(seeds, MOST_SEEDS + 1))
     steps = None if levels is None else list(levels)
     plan = (numbers, steps, procedures, strategy)
     jobs_of(resolve_measures(measures), *plan)  # what is wrong is said before data is read
@@ -692,6 +718,21 @@ def _too_short(data: TokenData, jobs: Jobs) -> list[str]:
         return []
     some = "1 text is" if short == 1 else f"{short:,} of {len(counts):,} texts are"
     return [f"{some} so short that {highest} % of the tokens is less than one: nothing is masked."]
+
+
+def _check_scores(job: Job, eligible: Tensor, scores: Tensor) -> None:
+    """Refuse scores that cannot be ranked, naming the training they come from."""
+    if not bool((eligible & ~scores.isfinite()).any()):
+        return
+    if job.parent is None:
+        raise FaithscopeError(
+            f"Scores of {job.measure} with seed {job.seed} are NaN or infinite: mend the measure."
+        )
+    raise FaithscopeError(
+        f"Scores of {job.measure} are NaN or infinite for the model '{job.parent.id}' (level "
+        f"{job.parent.k}, seed {job.parent.seed}), whose training has probably diverged: give a "
+        "lower learning rate, and another folder."
+    )
 
 
 def masked(data: TokenData, masks: Masks) -> TokenData:

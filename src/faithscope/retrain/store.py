@@ -27,11 +27,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
 from faithscope.data.text import SPLITS
+from faithscope.errors import FaithscopeError
 from faithscope.results.files import replace_file
 from faithscope.results.folder import begin, digest, locked, writing
 from faithscope.retrain.jobs import Job, Jobs, Pack
@@ -99,13 +100,37 @@ class RoarStore:
             yield RoarStore(root, jobs, keep_every=keep_every, keep_weights=keep_weights)
 
     def finished(self) -> RoarResult | None:
-        """The result, if the run is whole."""
-        return load_roar(self.root) if (self.root / "manifest.json").exists() else None
+        """The result, if the run is whole; damaged tables are said, and to be made again."""
+        if not (self.root / "manifest.json").exists():
+            return None
+        try:
+            return load_roar(self.root)
+        except FaithscopeError as error:
+            warnings.warn(f"{error} Its tables are made again from its trainings.", stacklevel=2)
+            return None
 
     def finish(self, result: RoarResult) -> None:
         """Write the whole result; the states of packs are then not needed any more."""
         result.save(self.root)
         shutil.rmtree(self.root / "packs", ignore_errors=True)
+
+    def amend(self, result: RoarResult) -> None:
+        """Write the manifest of a whole result anew."""
+        with writing(self.root):
+            content = json.dumps(result.manifest, indent=1).encode()
+            replace_file(self.root / "manifest.json", content)
+
+    def without_weights(self) -> int:
+        """How many finished jobs have no weights any more."""
+        finished = [job for job in self.jobs.jobs if self._job_file(job, "json").exists()]
+        return sum(not self._holds_weights(job) for job in finished)
+
+    def _holds_weights(self, job: Job) -> bool:
+        try:
+            with safe_open(self._job_file(job, "safetensors"), "pt") as file:
+                return any(name.startswith("weights.") for name in file.keys())  # noqa: SIM118
+        except (OSError, SafetensorError):
+            return False
 
     def packs_to_run(self, packs: Sequence[Pack]) -> list[Pack]:
         """The packs with an unfinished job, and those whose lost weights such packs need."""
