@@ -154,6 +154,7 @@ def found_racu(have: Summaries) -> str:
     """RACU beside Table 2."""
     same = overlapping(have, racu)
     verdict = "agrees" if len(same) == len(MEASURES) else "agrees in part"
+    verdict += ", by overlap"
     each = [
         f"{words} {shown(racu(have, name))} (paper {shown(published(PAPER['table 2'][name]))})"
         for name, words in MEASURES.items()
@@ -246,7 +247,10 @@ def found_attention(have: Summaries) -> str:
     row = racu(have, "attention")
     behind = {name: between(have, "attention", name) for name in MEASURES if name != "attention"}
     sure = {name: gap for name, gap in behind.items() if gap["ci_low"] > 0}
-    gaps = [f"{MEASURES[name]} by {shown(gap, 'difference')}" for name, gap in sure.items()]
+    gaps = [
+        f"{MEASURES[name]} {'is ' * (place == 0)}{shown(gap, 'difference')}"
+        for place, (name, gap) in enumerate(sure.items())
+    ]
     tail = f"but {listed(gaps)} points ahead, seed by seed" if gaps else "and none is ahead of it"
     return (
         f"**Attention can be faithful: agrees{' in part' * bool(gaps)}.** Its RACU is "
@@ -340,10 +344,10 @@ def found_leakage(have: Summaries) -> str:
             point(have, name, last[name])["mean"] - point(have, name, lowest[name])["mean"]
         ),
     )
-    verdict = "seen" if rising else "not seen beyond chance"
+    verdict = "reproduced" if rising else "not reproduced"
     return (
-        f"**Class leakage: {verdict}.** The paper sees it for Recursive ROAR on bAbI with this "
-        f"model. {len(rising)} of our curves rise beyond chance; the largest rise of a mean is "
+        f"**Class leakage: {verdict}:** the paper sees it for Recursive ROAR on bAbI with this "
+        f"model; {len(rising)} of our curves rise beyond chance; the largest rise of a mean is "
         f"{MEASURES[most]}', from {shown(point(have, most, lowest[most]))} at {lowest[most]} % to "
         f"{shown(point(have, most, last[most]))} at {last[most]} %."
     )

@@ -62,8 +62,11 @@ def test_a_run_is_shown_kept_and_not_run_again(texts: Path, tmp_path: Path) -> N
     out = tmp_path / "deep" / "run"
     told = run("roar", "--dataset", texts, *QUICK, "--out", out)
     assert "gradient and random, 1 epoch, cpu" in told.stderr
-    assert "4 trainings in 2 packs, about" in told.stderr
-    assert "1 seed: intervals over fewer than three seeds mean nothing." in told.stdout
+    assert "4 trainings in 2 packs, roughly" in told.stderr
+    assert (
+        "1 seed: intervals over fewer than three seeds mean nothing, and are not shown."
+        in told.stdout
+    )
     result = load_roar(out)
     assert result.headline() in told.stdout
     assert result.procedures == ["roar", "recursive"]
@@ -72,6 +75,33 @@ def test_a_run_is_shown_kept_and_not_run_again(texts: Path, tmp_path: Path) -> N
     again = run("roar", "--dataset", texts, *QUICK, "--out", out)
     assert "is finished: nothing to do" in again.stderr
     assert again.stdout == told.stdout
+
+
+def test_a_finished_run_is_shown_as_it_is_asked_for(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    request = ("roar", "--dataset", texts, *QUICK, "--out", out)
+    run(*request)
+    told = run(*request, "--no-clip", "--json")
+    assert "is finished: nothing to do" in told.stderr
+    assert json.loads(told.stdout)["manifest"]["protocol"]["clip"] is False
+    assert load_roar(out).manifest["protocol"]["clip"] is False  # as its page has it
+    with pytest.warns(UserWarning, match="weights of 3 finished trainings .* not brought back"):
+        run(*request, "--keep-weights")
+    assert load_roar(out).manifest["protocol"]["clip"] is True
+
+
+def test_a_finished_run_that_is_damaged_is_mended_by_its_own_command(
+    texts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    request = ("roar", "--dataset", texts, *QUICK, "--out", out)
+    shown = run(*request).stdout
+    file = out / "trainings.parquet"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.warns(UserWarning, match="is damaged: its tables are made again"):
+        told = run(*request)
+    assert "4 trainings (4 are finished) in 2 packs" in told.stderr
+    assert told.stdout == shown
 
 
 def test_options_reach_the_run(
@@ -120,7 +150,10 @@ def test_all_leaves_out_what_the_model_cannot_give(texts: Path, tmp_path: Path) 
     name = save_encoder(tmp_path / "encoder", "Bert")
     out = tmp_path / "run"
     request = ("--seeds", 1, "--levels", 50, "--epochs", 1, "--no-recursive", "--limit", 10)
-    run("roar", "--dataset", texts, "--model", name, *request, "--out", out, "--yes")
+    said = run("roar", "--dataset", texts, "--model", name, *request, "--out", out, "--yes")
+    note = "attention is left out of 'all': The measure 'attention' needs one attention weight"
+    assert note in said.stderr
+    assert any(note in line for line in load_roar(out).manifest["data"]["notes"])
     assert load_roar(out).measures == [
         *("gradient", "input_x_gradient", "integrated_gradients", "random")
     ]
@@ -133,7 +166,7 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     request = ("roar", "--dataset", texts, *QUICK, "--dry-run", "--out", "run")
-    assert re.match(r"4 trainings in 2 packs, about \d+ s\n", run(*request).stdout)
+    assert re.match(r"4 trainings in 2 packs, roughly \d+ s\n", run(*request).stdout)
     data = json.loads(run(*request, "--json").stdout)
     assert (data["trainings"], data["finished"], data["packs"]) == (4, 0, 2)
     assert data["folder"] == "run"
@@ -167,6 +200,18 @@ def test_interrupting_says_what_is_kept_and_the_same_command_goes_on(
     assert load_roar(out).trainings.drop(drop) == whole.trainings.drop(drop)
 
 
+def test_interrupting_before_anything_was_begun(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    for place in ("retrain.bilstm.BiLSTMLearner.begin", "retrain.roar.prepare_roar"):
+        monkeypatch.setattr(f"faithscope.{place}", stop)
+        told = run("roar", "--dataset", texts, *QUICK, "--out", tmp_path / "run", code=130)
+        assert told.stderr.splitlines()[-1] == "interrupted: nothing had been begun"
+
+
 def test_a_folder_of_something_else(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     run("roar", "--dataset", texts, *QUICK, "--out", out)
@@ -176,6 +221,10 @@ def test_a_folder_of_something_else(texts: Path, tmp_path: Path) -> None:
     vision.mkdir()
     (vision / "plan.json").write_text(json.dumps({"faithscope": 1, "model": {"name": "vit"}}))
     assert "holds another run" in fails("roar", "--dataset", texts, *QUICK, "--out", vision)
+    for content in ("", "{}", "[1]", '{"faithscope": 1,'):
+        (vision / "plan.json").write_text(content)
+        told = fails("roar", "--dataset", texts, *QUICK, "--out", vision)
+        assert "plan.json' is damaged" in told
     (vision / "plan.json").rename(vision / "manifest.json")
     assert "holds a result already" in fails("roar", "--dataset", texts, *QUICK, "--out", vision)
     (tmp_path / "file").write_text("taken")
@@ -203,6 +252,7 @@ def test_a_changed_model_is_noticed(
 @pytest.mark.parametrize(
     ("request_", "complaint"),
     [
+        (["--measures", ""], "There is no measure: give at least one"),
         (["--measures", "gradent"], "Unknown measure 'gradent': did you mean 'gradient'?"),
         (["--measures", "gradient(step=1)"], "takes no options"),
         (["--measures", "integrated_gradients(scaling=program)"], "scaling"),
@@ -218,11 +268,15 @@ def test_a_changed_model_is_noticed(
         (["--seeds", "0"], "The seeds (none) cannot be used"),
         (["--seeds", "-3"], "The seeds (none) cannot be used"),
         (["--seeds", "1,1"], "each once"),
+        (["--seeds", "3000000000"], "There are too many seeds: give at most 1,000"),
+        (["--strategy", "count", "--levels", "3000000000"], "give at most 10,000 tokens"),
         (["--seeds", "few"], "--seeds takes whole numbers"),
         (["--strategy", "percent"], "relative"),
         (["--epochs", "0"], "epochs must be a whole number of at least 1, got 0"),
         (["--batch-size", "0"], "batch_size must be a whole number of at least 1, got 0"),
         (["--learning-rate", "0"], "learning_rate must be a number above 0, got 0.0"),
+        (["--learning-rate", "inf"], "must be a number above 0 that is finite, got inf"),
+        (["--learning-rate", "nan"], "learning_rate must be a number above 0, got nan"),
         (["--limit", "0"], "limit must be at least 1, got 0"),
         (["--device", "gpu"], "The device 'gpu' is not available here"),
         (["--dataset", "babbi:x"], "Unknown text source 'babbi': did you mean 'babi'?"),
@@ -330,6 +384,7 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for file in ("report.html", "synthetic.png", "figures/curves.pdf", "figures/sparsity.png"):
         assert (out / file).stat().st_size > 1000
     assert told.stdout.count("\n  faithscope roar ") == 2
+    assert "decide nothing" in told.stdout and "docs/reproduction_text.md" in told.stdout
     data = json.loads(run("roar", "--demo", "--out", out, "--json").stdout)
     assert len(data["synthetic"]["curves"]["roar"]) == 17
     assert data["headline"] == result.headline()

@@ -157,7 +157,22 @@ def test_warnings_and_few_seeds_are_said() -> None:
     for warning in lone.warnings():
         assert warning in Reader(text).text
     assert "▲ better" not in text
-    assert {row["verdict"] for row in racu_rows({"": make_roar(seeds=2)})} == {""}
+    two = make_roar(seeds=2)
+    assert {row["verdict"] for row in racu_rows({"": two})} == {""}
+    why = "No interval is shown, because fewer than three seeds are too few for one"
+    assert Reader(render_roar_page(two)).text.count(why) == 2  # of RACU and of the curves
+    assert why in racu_latex(racu_rows({"": two})) and "^{" not in racu_latex(racu_rows({"": two}))
+    assert not performance_curves(two).figure.axes[0].collections
+    assert why not in render_roar_page(make_roar(seeds=3))
+
+
+def test_protocol_is_told_in_words(page: str) -> None:
+    assert "<dd>yes<small>The RACU of a seed is kept within" in page and "<dd>True" not in page
+
+
+def test_what_is_wider_than_the_screen_has_a_hint(page: str) -> None:
+    assert page.count('class="scroll"') == page.count('class="hint"') > 4
+    assert "integrated_<wbr>gradients" in page
 
 
 def test_several_runs_share_a_page(result: RoarResult) -> None:
@@ -417,6 +432,7 @@ def test_compare_command_fails_a_job(result: RoarResult, tmp_path: Path) -> None
     code, said = run_cli("compare", before, after, "--csv", tmp_path / "table.csv")
     assert code == 0 and "model: bilstm → bilstm-2" in said
     assert len(list(csv.DictReader((tmp_path / "table.csv").open()))) == 22
+    assert said.count("\nrandom ") == 1 and "random/" not in said
     for condition, failing in (
         ("worse", True),
         ("racu<-0.05", True),

@@ -178,7 +178,7 @@ def test_racu_is_per_seed_and_without_random(result):
     ]
     for row in rows:
         assert row["mean"] == pytest.approx(np.mean(row["values"]))
-        assert row["ci_low"] <= row["mean"] <= row["ci_high"]
+        assert np.isnan([row["ci_low"], row["ci_high"]]).all()  # two seeds are too few
         assert row["seeds"] == [0, 1] and row["n"] == 2
     assert result.table().count("\n") == 1 + len(MEASURES)
     time = result.compute_time().to_pylist()
@@ -218,6 +218,11 @@ def test_progress_goes_from_nothing_to_everything():
 def test_all_leaves_out_what_a_model_cannot_give_and_a_name_does_not():
     request = asked(measures="all", seeds=1)
     assert request.jobs.measures == ("gradient", "input_x_gradient", "random")
+    assert [said.partition(" is left out of 'all': ")[0] for said in request.left_out] == [
+        "attention",
+        "integrated_gradients",
+    ]
+    assert set(request.left_out) <= set(request.run().manifest["data"]["notes"])
     with refused("cannot give 'attention'"):
         asked(measures=["attention"])
     with refused("Unknown measure 'gradent'", "gradient"):
@@ -229,6 +234,22 @@ def test_texts_without_a_word_are_refused():
     empty = replace(data.test, texts=("",) * 24, words=((),) * 24)
     with refused("test split of 'bags' has no token that can be masked"):
         asked(data=replace(data, test=empty))
+
+
+class Diverging(BagLearner):
+    """The model of one seed gives scores that are not numbers."""
+
+    def explain(self, weights, tokens, measure, seeds):
+        found = super().explain(weights, tokens, measure, seeds)
+        return [
+            held * (np.nan if seed == 1 else 1.0) for held, seed in zip(found, seeds, strict=True)
+        ]
+
+
+def test_scores_that_cannot_be_ranked_are_refused_with_the_training_they_come_from():
+    words = ("gradient", "'k000-s1' (level 0, seed 1)", "lower learning rate")
+    with refused(*words):
+        asked(Diverging()).run()
 
 
 # What a result says
@@ -350,7 +371,7 @@ def test_a_good_run_is_told_without_warnings(tmp_path):
                 - (0.35 if m == "gradient" and k == 50 else 0)
             ),
             {},
-            "gradient (recursive): performance rises by 24.8% from 50 to 100 % masked",
+            "gradient (recursive): performance rises by 24.8 points from 50 to 100 % masked",
         ),
     ],
 )
@@ -358,6 +379,18 @@ def test_what_is_doubtful_is_said(value, options, words):
     said = invented(value, **options).warnings()
     assert any(words in sentence for sentence in said)
     assert all(sentence.endswith(".") for sentence in said)
+
+
+def test_trainings_that_diverged_are_named():
+    result = invented(falling)
+    rows = result.trainings.to_pylist()
+    wild = {"random-roar-0-2": np.nan, "gradient-recursive-50-1": np.inf}
+    for row in rows:
+        if row["metric"] == "cross_entropy" and row["job"] in wild:
+            row["value"] = wild[row["job"]]
+    trainings = pa.Table.from_pylist(rows, schema=ROAR_SCHEMAS["trainings"])
+    (said,) = replace(result, trainings=trainings).warnings()
+    assert said.startswith("gradient-recursive-50-1, random-roar-0-2 diverged: ")
 
 
 def test_a_seed_without_racu_is_left_out_and_named():
@@ -390,7 +423,84 @@ def test_measures_that_are_no_better_than_random_are_not_praised():
     assert "no measure is more faithful than random masking" in invented(turned).headline()
     mixed = invented(lambda m, p, k, s: falling(m if s else "random", p, k, s), seeds=3)
     assert "None is surely better" in mixed.headline()
-    assert "too few for a verdict" in invented(falling, seeds=2).headline()
+
+
+def turned_around(name, procedure, k, seed):
+    return falling({"random": "gradient", "gradient": "random"}[name], procedure, k, seed)
+
+
+@pytest.mark.parametrize("value", [falling, turned_around])
+@pytest.mark.parametrize("strategy", ["relative", "count"])
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_fewer_than_three_seeds_give_no_verdict(value, strategy, seeds):
+    result = invented(value, strategy=strategy, seeds=seeds)
+    said = result.headline()
+    assert said.startswith("Fewer than three seeds are too few for a verdict: by Recursive ROAR")
+    assert "[" not in said and "faithful" not in said and "better" not in said
+    assert "[" not in "".join(result.table().splitlines()[1:]) and "\\" not in result.table()
+    assert all(np.isnan(row["ci_low"]) for row in result.curves().to_pylist())
+    rising = invented(lambda m, p, k, s: falling(m, p, 100 - k, s) if k else 1.0, seeds=seeds)
+    assert not any("give the class away" in warning for warning in rising.warnings())
+
+
+def counted(name, procedure, k, seed):
+    """Where a curve of tokens ends: gradient below random, or not in every seed."""
+    return falling(name, procedure, 50 if k == 100 else k, seed)
+
+
+def test_counted_tokens_are_compared_with_random():
+    def mixed(name, procedure, k, seed):
+        end = {"random": 0.5, "gradient": [0.1, 0.6, 0.6, 0.55, 0.45][seed]}[name]
+        return end if k == 100 else falling(name, procedure, k, seed)
+
+    def told(value):
+        return invented(value, strategy="count").headline()
+
+    assert "falls furthest under gradient, to 40.2 %, further than under random" in told(counted)
+    assert "to 46.0 %, not surely further than under random masking" in told(mixed)
+    said = told(lambda m, p, k, s: counted("random" if m == "gradient" else "gradient", p, k, s))
+    assert "under no measure does the accuracy fall further than under random masking" in said
+
+
+def test_counted_tokens_have_no_doubts_about_racu():
+    flat = invented(lambda m, p, k, s: 0.9, strategy="count")
+    assert flat.warnings() == []
+
+
+@pytest.mark.parametrize("base", [0.2, 0.3, 0.5])
+@pytest.mark.parametrize("strategy", ["relative", "count"])
+def test_a_model_that_learnt_nothing_is_told(base, strategy):
+    """Ten test texts: 0.3 ± 0.29 may be the most common class."""
+    result = invented(lambda m, p, k, s: base, strategy=strategy)
+    assert result.headline().startswith("The model did not learn: ")
+    assert result.headline().endswith("says nothing.")
+    assert "no measure to compare" not in result.headline()
+    assert any("learnt nothing" in warning for warning in result.warnings())
+    better = invented(lambda m, p, k, s: base, strategy=strategy, sizes={"test": 10_000})
+    assert better.is_unlearned == (base < 0.5)
+
+
+def test_a_measure_without_racu_is_not_called_none():
+    flat = invented(lambda m, p, k, s: 0.9)
+    assert flat.headline().endswith("RACU is not defined for any measure: the warnings say why.")
+
+
+def test_a_tiny_denominator_names_its_seeds():
+    def floored(name, procedure, k, seed):
+        if name == "random" and k == 50 and seed in (1, 3):
+            return 0.2
+        return falling(name, procedure, k, seed)
+
+    said = invented(floored).warnings()
+    assert any("at its first level (50 %) with seeds 1, 3: RACU" in line for line in said)
+
+    def beyond(name, procedure, k, seed):
+        low = name == "gradient" and procedure == "roar" and k == 50 and seed == 2
+        return -2.0 if low else falling(name, procedure, k, seed)
+
+    (said,) = invented(beyond).warnings()
+    assert said == "RACU was beyond ±100 % and is clipped to it: seed 2, gradient (roar)."
+    assert invented(beyond).with_clip(False).warnings() == []
 
 
 def test_a_run_of_random_alone_says_so():

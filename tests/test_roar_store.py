@@ -146,6 +146,72 @@ def test_a_run_that_is_whole_is_read_and_not_run(whole, tmp_path):
     assert learner.begun == [] and learner.explained == []
 
 
+@pytest.mark.parametrize(
+    "name", ["trainings.parquet", "sparsity.parquet", "examples.json", "manifest.json"]
+)
+def test_a_whole_run_that_is_damaged_is_made_again_from_its_trainings(whole, tmp_path, name):
+    run(BagLearner(), tmp_path)
+    harm(tmp_path / name, "cut")
+    learner = BagLearner()
+    request = prepare_roar(
+        *(bag_texts(), learner), measures=MEASURES, seeds=2, levels=[20, 50, 80], out=tmp_path
+    )
+    assert not request.is_finished
+    with pytest.warns(UserWarning, match="is damaged: its tables are made again"):
+        assert_same_bits(request.run(), whole)
+    assert request.is_finished
+    assert_same_bits(load_roar(tmp_path), whole)
+    assert learner.begun == [] and learner.explained == []
+
+
+def test_trainings_without_a_plan_are_not_used(tmp_path):
+    run(BagLearner(), tmp_path)
+    for name in ("plan.json", "manifest.json"):
+        (tmp_path / name).unlink()
+    learner = BagLearner()
+    with refused("holds trainings but no plan.json"):
+        run(learner, tmp_path, data=bag_texts(seed=1))
+    assert learner.begun == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "null", "{}"])
+def test_a_damaged_plan_is_said_to_be_damaged(tmp_path, content):
+    stopped(tmp_path, 7)
+    (tmp_path / "plan.json").write_text(content)
+    with refused("plan.json' is damaged"):
+        run(BagLearner(), tmp_path)
+
+
+def test_clip_is_as_asked_for_in_a_run_that_is_whole(tmp_path):
+    run(BagLearner(), tmp_path)
+    learner = BagLearner()
+    result = run(learner, tmp_path, clip=False)
+    assert result.manifest["protocol"]["clip"] is False and learner.begun == []
+    assert load_roar(tmp_path).manifest == result.manifest
+    assert run(learner, tmp_path).manifest["protocol"]["clip"] is True
+
+
+def test_weights_that_were_dropped_are_not_brought_back_silently(whole, tmp_path):
+    stopped(tmp_path, 7)
+    with pytest.warns(UserWarning, match="weights of .* are not brought back"):
+        assert_same_bits(run(BagLearner(), tmp_path, keep_weights=True), whole)
+    with pytest.warns(UserWarning, match="weights of .* are not brought back"):
+        run(BagLearner(), tmp_path, keep_weights=True)
+
+
+def test_kept_weights_need_no_warning(tmp_path, recwarn):
+    for _ in range(2):
+        run(BagLearner(), tmp_path, keep_weights=True)
+    assert not [one for one in recwarn if "weights" in str(one.message)]
+
+
+def test_names_that_are_no_text_are_written_and_read(whole, tmp_path):
+    """No source gives them, but one's own data may."""
+    examples = [{**whole.examples[0], "words": ["\ud800"] * 20}]
+    replace(whole, examples=examples).save(tmp_path)
+    assert load_roar(tmp_path).examples == examples
+
+
 def test_a_second_run_in_the_same_folder_is_refused(tmp_path):
     child = multiprocessing.get_context("fork").Process(
         target=run, args=(BagLearner(seconds=0.2), tmp_path)

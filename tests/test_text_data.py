@@ -11,6 +11,7 @@ import os
 import random
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -524,11 +525,60 @@ def test_own_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         load_text(write(tmp_path / "mine.jsonl", '{"text": "a", "label": 1}\n[1]\n'))
     with refused("row 1", "no text"):
         load_text(write(tmp_path / "mine.jsonl", '{"text": 5, "label": 1}\n'))
+    write(file, "text, text ,label\na,b,1\n")
+    with refused("column 'text' twice"):
+        load_text(file)
     with refused("no texts", "train.csv"):
         load_text(write(tmp_path / "none" / "x.txt", "x").parent)
 
 
-def split_csv(file: Path, **labels: str) -> Path:
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ('{"text": "a\\ud800", "label": 1}', ["column 'text'", "row 2", "half a character"]),
+        ('{"text": "a", "label": "\\udfff"}', ["column 'label'", "row 2", "half a character"]),
+        ('{"text": "a", "text2": "\\ud800", "label": 1}', ["column 'text2'", "row 2"]),
+        ('{"text": "a", "label": NaN}', ["label in row 2", "nan"]),
+        ('{"text": "a", "label": -Infinity}', ["label in row 2", "-inf"]),
+    ],
+)
+def test_what_json_can_hold_but_no_file_or_class_is_refused(
+    tmp_path: Path, row: str, words: list[str]
+) -> None:
+    first = (
+        '{"text": "a \\ud83d\\ude00", "text2": "b", "label": 0}'  # a whole pair is one character
+    )
+    file = write(tmp_path / "mine.jsonl", f"{first}\n{row}\n")
+    with refused("mine.jsonl", *words):
+        load_text(file)
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    try:
+        os.mkdir(folder)
+    except OSError:
+        pytest.skip("this disk takes no such name")
+    own_csv(Path(os.fsdecode(folder)) / "train.csv")
+    with refused("'caf\\udce9'", "rename"):
+        load_text(Path(os.fsdecode(folder)))
+
+
+def test_words_that_read_as_numbers_have_one_order(tmp_path: Path) -> None:
+    """Also those that are equal or no numbers: the order of a set changes from run to run."""
+    assert load_text(split_csv(tmp_path / "a.csv", **_twice("1.0", "1", "02"))).classes == (
+        *("1", "1.0", "02"),
+    )
+    assert load_text(split_csv(tmp_path / "b.csv", **_twice("nan", "2", "10"))).classes == (
+        *("10", "2", "nan"),
+    )
+
+
+def _twice(*labels: str) -> dict[str, tuple[str, ...]]:
+    return {split: labels * 2 for split in SPLITS}
+
+
+def split_csv(file: Path, **labels: Iterable[str]) -> Path:
     rows = [f"some text,{label},{split}" for split, row in labels.items() for label in row]
     return write(file, "\n".join(["text,label,split", *rows]))
 

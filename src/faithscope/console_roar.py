@@ -21,6 +21,7 @@ from faithscope.console import (
     screen,
     show,
 )
+from faithscope.metrics.racu import FEWEST_SEEDS
 
 if TYPE_CHECKING:
     from faithscope.results import RoarComparison
@@ -107,25 +108,25 @@ def run_roar(roar: Roar, forecast: Forecast | None = None) -> RoarResult:
 
 def show_roar(result: RoarResult) -> None:
     """Print what was run, the RACU of every measure, how the models do, warnings, the headline."""
-    from faithscope.report.roar_rows import ends_sentence, headline, is_relative
+    from faithscope.report.roar_rows import ends_sentence
 
     model, data = (result.manifest[key]["name"] for key in ("model", "data"))
     seeds = f"{len(result.seeds)} seed{'s' * (len(result.seeds) > 1)}"
-    unit = "%" if is_relative(result) else "tokens"
+    unit = "%" if result.is_relative else "tokens"
     say(f"{model} on {data}, {seeds}")
     say(f"{', '.join(map(str, result.levels))} {unit} masked")
     say()
-    if is_relative(result):
+    if result.is_relative:
         _show_racu(result)
     say(ends_sentence(result))
     for warning in result.warnings():
         say(warning, "yellow")
-    say(f"\n{headline(result)}", "bold")
+    say(f"\n{result.headline()}", "bold")
 
 
 def show_synthetic(result: SyntheticResult) -> None:
     """Print the accuracy on the synthetic problem after every few removals."""
-    from faithscope.report.roar_rows import percent
+    from faithscope.retrain.verdict import percent
 
     say("The synthetic problem: four of sixteen features know the class", "bold")
     table = plain_table()
@@ -151,7 +152,8 @@ def show_synthetic(result: SyntheticResult) -> None:
 
 
 def _show_racu(result: RoarResult) -> None:
-    from faithscope.report.roar_rows import PROCEDURES, racu_rows
+    from faithscope.report.roar_rows import racu_rows
+    from faithscope.retrain.verdict import PROCEDURES
 
     rows = racu_rows({"": result})
     table = plain_table()
@@ -163,10 +165,15 @@ def _show_racu(result: RoarResult) -> None:
         cells = {row["procedure"]: row for row in rows if row["measure"] == measure}
         table.add_row(Text(measure), *(_racu(cells[name]) for name in shown))
     show(table)
+    ends = (
+        "mean over seeds, too few for intervals; 0 is random masking."
+        if len(result.seeds) < FEWEST_SEEDS
+        else "mean over seeds with the distances to the ends of its 95 % interval; * better, † "
+        "worse than random masking."
+    )
     say(
         "Area between the curves of a measure and of random masking, relative to the most it could "
-        "be: mean over seeds with the distances to the ends of its 95 % interval; * better, † "
-        "worse than random masking.",
+        f"be: {ends}",
         "dim",
     )
     say()
@@ -189,16 +196,19 @@ def show_roar_comparison(comparison: RoarComparison) -> None:
     if comparison.lone_methods:
         say(f"in only one run, left out: {', '.join(comparison.lone_methods)}.", "yellow")
     say()
+    randoms = [row["method"] for row in comparison.rows if row["random"]]
     table = plain_table()
     for name in ("measure", "metric"):
         table.add_column(name)
     for name in ("first", "second", "second - first", "95 % interval"):
         table.add_column(name, justify="right")
     for row in comparison.rows:
+        if row["random"] and row["method"] != randoms[0]:
+            continue  # random masking is trained once for both procedures
         mark = MARKS.get(row["verdict"], "  ")
         known = row["ci_low"] == row["ci_low"]
         table.add_row(
-            Text(row["method"]),
+            Text("random" if row["random"] else row["method"]),
             f"{row['metric']} {'↑' if comparison.up(row['metric']) else '↓'}",
             f"{row['first']:.3f}",
             f"{row['second']:.3f}",

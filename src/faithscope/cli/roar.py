@@ -32,6 +32,7 @@ DEMO_PACK = 12
 """Models trained together: all of a wave."""
 DEMO_ROWS = (20_000, 10_000)
 """Rows of the synthetic problem to fit on and to test on."""
+NOTHING_BEGUN = "interrupted: nothing had been begun"
 SHORTER = "fewer --seeds, --levels, --measures or --epochs"
 
 
@@ -133,7 +134,7 @@ def roar(
     both = {None: ("roar", "recursive"), True: ("recursive",), False: ("roar",)}
     if out is not None and not dry_run:
         make_folder(out)
-    with waiting(f"reading {dataset}"):
+    with _nothing_begun(), waiting(f"reading {dataset}"):
         from faithscope.retrain.roar import prepare_roar
 
         named = split_specs(measures)
@@ -164,6 +165,8 @@ def roar(
         return
     request.check_folder()
     note(_size(request))
+    for left_out in request.left_out:
+        note(left_out)
     result = carry_out(request, yes=yes)
     show(result, request, as_json)
 
@@ -173,20 +176,23 @@ def carry_out(request: Roar, *, yes: bool = True, silent: bool = False) -> RoarR
     from faithscope.console import note
     from faithscope.console_roar import run_roar
 
-    begun = request.check_folder()
-    if request.is_finished:
-        note(f"the run in {request.out} is finished: nothing to do")
-        return request.run()
-    forecast = None if silent else _forecast(request)
-    if forecast is not None:
-        note(str(forecast))
-    if begun:
-        note(f"going on with the run in {request.out}")
-    elif forecast is not None:
-        ask(forecast, yes, SHORTER)
     try:
+        begun = request.check_folder()
+        if request.is_finished:
+            note(f"the run in {request.out} is finished: nothing to do")
+            return request.run()
+        forecast = None if silent else _forecast(request)
+        if forecast is not None:
+            note(str(forecast))
+        if begun:
+            note(f"going on with the run in {request.out}")
+        elif forecast is not None:
+            ask(forecast, yes, SHORTER)
         return run_roar(request, forecast)
     except KeyboardInterrupt:
+        if not request.is_anything_kept:
+            typer.echo(NOTHING_BEGUN, err=True)
+            raise typer.Exit(130) from None
         count = request.finished_jobs
         kept = f"{count:,} finished training{'s' * (count != 1)}"
         typer.echo(
@@ -194,6 +200,16 @@ def carry_out(request: Roar, *, yes: bool = True, silent: bool = False) -> RoarR
             "same command goes on from there",
             err=True,
         )
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def _nothing_begun() -> Iterator[None]:
+    """Say so if Ctrl-C comes before there is anything to keep."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(NOTHING_BEGUN, err=True)
         raise typer.Exit(130) from None
 
 
@@ -287,6 +303,10 @@ def run_demo(out: Path, device: str, as_json: bool) -> None:
         curves = {name: curve.tolist() for name, curve in known.curves.items()}
         print_json({"synthetic": {"curves": curves, "orders": known.orders}, **as_data(result)})
         return say_files(files, stderr=True)
+    say(
+        "\nThree seeds and a small data set decide nothing, least of all where ROAR and Recursive "
+        "ROAR disagree: the complete run is in docs/reproduction_text.md."
+    )
     say("\nWritten", "bold")
     say_files(files)
     say("\nNext", "bold")

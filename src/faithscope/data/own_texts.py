@@ -253,12 +253,16 @@ def _label_of(table: Table, place: int, column: str, row: Row) -> str | None:
 
 
 def _is_broken(text: str) -> bool:
-    """Whether a text holds half a character, which no file of UTF-8 can.
+    r"""Whether a text holds half a character, which no file of UTF-8 can.
 
-    >>> _is_broken("caf\\u00e9"), _is_broken("\\ud83d")
+    >>> _is_broken("caf\u00e9"), _is_broken("\ud83d")
     (False, True)
     """
-    return any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _broken(table: Table, place: int, column: str) -> FaithscopeError:

@@ -16,6 +16,9 @@ from torch import Tensor
 
 from faithscope.errors import FaithscopeError
 
+FEWEST_SEEDS = 3
+"""Of which an interval over seeds is shown, and a verdict given."""
+
 
 class RacuDoubts(NamedTuple):
     """Where a RACU is not what it seems, bool [...].
@@ -117,6 +120,18 @@ def seed_interval(values: ArrayLike) -> SeedInterval:
         found = stats.bootstrap((array,), np.mean, rng=np.random.default_rng(0))
     low, high = found.confidence_interval
     return SeedInterval(mean, float(low), float(high))
+
+
+def told_interval(values: ArrayLike) -> SeedInterval:
+    """The same, but the ends are NaN for fewer than three seeds, of which an interval says nothing.
+
+    >>> told_interval([0.25, 0.75])
+    SeedInterval(mean=0.5, low=nan, high=nan)
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 1 and 0 < len(array) < FEWEST_SEEDS:
+        return SeedInterval(float(array.mean()), float("nan"), float("nan"))
+    return seed_interval(array)
 
 
 def _area(values: Tensor, ratios: Tensor) -> Tensor:

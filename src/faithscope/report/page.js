@@ -25,6 +25,16 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
+// ---------------------------------------------------------------- what is wider than the page
+// A hint stands above a table or picture only as long as a part of it is out of sight.
+const widths = new ResizeObserver((changes) => {
+  for (const { target } of changes) {
+    const fits = target.scrollWidth <= target.clientWidth + 1;
+    target.previousElementSibling.classList.toggle("fits", fits);
+  }
+});
+document.querySelectorAll(".hint + .scroll").forEach((box) => widths.observe(box));
+
 // ---------------------------------------------------------------- several runs in one page
 const picker = document.querySelector("#run-picker");
 if (picker) {

@@ -14,16 +14,12 @@ from faithscope.errors import FaithscopeError
 from faithscope.report.page import VERDICTS, breakable, count, duration, fill_template, moment
 from faithscope.report.roar_figures import roar_plots
 from faithscope.report.roar_rows import (
-    METRICS,
-    PROCEDURES,
+    NO_ENDS,
     Row,
     curve_rows,
     ends_sentence,
-    headline,
-    is_relative,
     majority_rows,
     racu_rows,
-    score,
     time_rows,
 )
 from faithscope.report.roar_tables import (
@@ -35,6 +31,7 @@ from faithscope.report.roar_tables import (
 )
 from faithscope.report.tables import Table
 from faithscope.results.files import write_output
+from faithscope.retrain.verdict import METRICS, PROCEDURES, score
 
 if TYPE_CHECKING:
     from faithscope.retrain.result import RoarResult
@@ -101,6 +98,7 @@ def render_roar_page(
         title=title or f"{first['model']['name']} on {first['data']['name']}",
         notes=[*notes, *_mixed(results)],
         breakable=breakable,
+        no_ends=NO_ENDS,
         racu_table=_racu_table(results) if len(results) > 1 else None,
         majority_table=majority_table(majority_rows(results)),
         runs=[_run(result, place, name) for place, (name, result) in enumerate(results.items())],
@@ -116,7 +114,7 @@ def _run(result: RoarResult, place: int, label: str) -> dict[str, Any]:
         "model": manifest["model"]["name"],
         "data": manifest["data"]["name"],
         "created": moment(manifest["created"]),
-        "headline": headline(result),
+        "headline": result.headline(),
         "ends": ends_sentence(result),
         "warnings": list(result.warnings()),
         "facts": _facts(result),
@@ -138,7 +136,7 @@ def _run(result: RoarResult, place: int, label: str) -> dict[str, Any]:
 
 def _mixed(results: Mapping[str, RoarResult]) -> list[str]:
     """Say so if the numbers of different runs do not mean quite the same."""
-    protocols = [r.manifest["protocol"] for r in results.values() if is_relative(r)]
+    protocols = [r.manifest["protocol"] for r in results.values() if r.is_relative]
     differing = [
         key
         for key in ("levels", "clip")
@@ -226,7 +224,7 @@ def _steps(result: RoarResult, example: Mapping[str, Any]) -> Iterator[dict[str,
     The colours are those of the scores that decided what is masked in this step; the strongest is
     that of the most important word still to be seen.
     """
-    relative = is_relative(result)
+    relative = result.is_relative
     shown = example["eligible"][:MOST_WORDS]
     before: set[int] = set()
     for level in example["levels"]:
@@ -317,6 +315,8 @@ def _cost(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)

@@ -15,10 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
+from faithscope.metrics.racu import FEWEST_SEEDS
 from faithscope.report.figures import check_suffix
 from faithscope.report.plots import LINE_MARKERS, WIDTH, Plot
-from faithscope.report.roar_rows import METRICS, is_relative, sparsity_rows
+from faithscope.report.roar_rows import NO_ENDS, sparsity_rows
 from faithscope.report.style import INK, LINE, MUTED, SERIES, house_style, shorten
+from faithscope.retrain.verdict import METRICS
 
 if TYPE_CHECKING:
     from faithscope.retrain.result import RoarResult
@@ -75,12 +77,16 @@ def performance_curves(result: RoarResult) -> Plot:
             axes.set_xlabel("tokens masked, the most important first")
             if data["metric"] != "cross_entropy":
                 _in_percent(axes.yaxis, 1)
-            _in_percent(axes.xaxis, 100 if is_relative(result) else None)
+            _in_percent(axes.xaxis, 100 if protocol["strategy"] == "relative" else None)
         figure.axes[0].set_ylabel(f"{metric} on the test split")
         majority = Line2D([], [], color=INK, linewidth=1, linestyle=":")
         _name_looks(figure, {**looks, "largest class alone": majority})
     seeds = len(protocol["seeds"])
-    bands = f" Bands are 95 % intervals over {seeds} seeds." if seeds > 1 else ""
+    bands = (
+        f" Bands are 95 % intervals over {seeds} seeds."
+        if seeds >= FEWEST_SEEDS
+        else f" {NO_ENDS}."
+    )
     return Plot(
         "curves",
         figure,
@@ -189,7 +195,8 @@ def _draw_lines(axes: Axes, rows: Sequence[Row], x: str, looks: Mapping[str, Loo
             np.array([row[key] for row in own], dtype=np.float64)
             for key in (x, "mean", "ci_low", "ci_high")
         )
-        axes.fill_between(places, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        if not np.isnan(low).all():
+            axes.fill_between(places, low, high, color=look["color"], alpha=0.15, linewidth=0)
         axes.plot(places, means, **look)
     _tidy(axes)
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from faithscope.metrics.racu import seed_interval
+from faithscope.metrics.racu import FEWEST_SEEDS, told_interval
+from faithscope.retrain.verdict import METRICS, PROCEDURES, score
 
 if TYPE_CHECKING:
     from faithscope.retrain.result import RoarResult
@@ -14,19 +15,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 ENDS = ("mean", "ci_low", "ci_high")
-
-METRICS = {
-    "accuracy": "accuracy",
-    "macro_f1": "macro-F1",
-    "micro_f1": "micro-F1",
-    "auroc": "AUROC",
-    "cross_entropy": "cross-entropy",
-}
-"""How the metrics of a test split are written."""
-PROCEDURES = {"recursive": "Recursive ROAR", "roar": "ROAR"}
-"""Procedures, the one that counts first."""
-FEWEST_SEEDS = 3
-"""Of which an interval over seeds is a verdict."""
+NO_ENDS = "No interval is shown, because fewer than three seeds are too few for one"
 
 
 def racu_rows(results: Mapping[str, RoarResult]) -> list[Row]:
@@ -38,7 +27,7 @@ def racu_rows(results: Mapping[str, RoarResult]) -> list[Row]:
     return [
         {**_names(run, result), **{key: row[key] for key in columns}, "verdict": _verdict(row)}
         for run, result in results.items()
-        if is_relative(result)
+        if result.is_relative
         for row in _ordered(result, result.racu().to_pylist())
     ]
 
@@ -89,7 +78,7 @@ def sparsity_rows(results: Mapping[str, RoarResult]) -> list[Row]:
                 "measure": measure,
                 "kind": kind,
                 "x": x,
-                **dict(zip(ENDS, seed_interval(values), strict=True)),
+                **dict(zip(ENDS, told_interval(values), strict=True)),
                 "n": len(values),
             }
             for (measure, kind, x), values in groups.items()
@@ -112,40 +101,15 @@ def time_rows(results: Mapping[str, RoarResult]) -> list[Row]:
     ]
 
 
-def is_relative(result: RoarResult) -> bool:
-    """Whether levels are percentages of a text's tokens."""
-    return bool(result.manifest["protocol"]["strategy"] == "relative")
-
-
-def headline(result: RoarResult) -> str:
-    """The run in one or two sentences; one that masks a few tokens is told by where it ends."""
-    if is_relative(result):
-        return result.headline()
-    procedure = next(name for name in PROCEDURES if name in result.procedures)
-    ends = {name: float(result.values(name, procedure)[:, -1].mean()) for name in result.measures}
-    random = ends.pop("random")
-    model, data = (result.manifest[key]["name"] for key in ("model", "data"))
-    said = f"By {PROCEDURES[procedure]} of {model} on {data} with {result.levels[-1]} tokens masked"
-    if not ends:
-        return f"{said}, random masking ends at {score(result.metric, random)}."
-    lowest = result.metric != "cross_entropy"
-    best = (min if lowest else max)(ends, key=lambda name: ends[name])
-    return (
-        f"{said}, the {METRICS[result.metric]} {'falls' if lowest else 'rises'} furthest under "
-        f"{best}, to {score(result.metric, ends[best])}; random masking ends at "
-        f"{score(result.metric, random)}."
-    )
-
-
 def at_level(result: RoarResult, k: int) -> Row:
     """Performance at 0 % or 100 %, which all measures share: mean and interval over seeds.
 
     NaN for a level that is none of the run's, or that only means "so many tokens".
     """
-    if (k and not is_relative(result)) or k not in result.levels:
+    if (k and not result.is_relative) or k not in result.levels:
         return dict.fromkeys(ENDS, math.nan)
     values = result.values("random", result.procedures[0])[:, result.levels.index(k)]
-    return dict(zip(ENDS, seed_interval(values), strict=True))
+    return dict(zip(ENDS, told_interval(values), strict=True))
 
 
 def ends_sentence(result: RoarResult) -> str:
@@ -158,22 +122,6 @@ def ends_sentence(result: RoarResult) -> str:
         said += f", with every token masked {score(metric, masked)}"
     majority = score(metric, data["majority"]["score"])
     return f"{said} ({METRICS[metric]}); the largest class alone would score {majority}."
-
-
-def percent(value: float) -> str:
-    """A share as people write it.
-
-    >>> percent(0.0785), percent(-0.0123)
-    ('7.8 %', '−1.2 %')
-    """
-    return "—" if math.isnan(value) else f"{100 * value:z.1f} %".replace("-", "−")
-
-
-def score(metric: str, value: float) -> str:
-    """A test metric: in percent, but for the cross-entropy."""
-    if metric == "cross_entropy":
-        return "—" if math.isnan(value) else f"{value:.3f}"
-    return percent(value)
 
 
 def _names(run: str, result: RoarResult) -> Row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,11 @@ from faithscope.report.page import duration
 from faithscope.report.plots import Plot
 from faithscope.report.roar_figures import roar_plots
 from faithscope.report.roar_rows import (
-    METRICS,
-    PROCEDURES,
+    NO_ENDS,
     Row,
     curve_rows,
     majority_rows,
     racu_rows,
-    score,
     sparsity_rows,
     time_rows,
 )
@@ -30,6 +28,7 @@ from faithscope.report.tables import (
     save_plots,
     write_table,
 )
+from faithscope.retrain.verdict import METRICS, PROCEDURES, score
 
 if TYPE_CHECKING:
     from faithscope.retrain.result import RoarResult
@@ -76,7 +75,8 @@ def _figures(results: Mapping[str, RoarResult]) -> Iterator[tuple[str, Plot]]:
 def racu_table(rows: Sequence[Row], cell: Callable[[Row], str] | None = None) -> Table:
     """RACU as the paper's Table 2 has it: data sets × models, here by procedure, and measures."""
     lines = ("data set", "model", "procedure")
-    return _pivot("racu", RACU_CAPTION, rows, lines, _measure, cell or racu)
+    caption = RACU_CAPTION + _why_no_ends(row["ci_low"] for row in rows)
+    return _pivot("racu", caption, rows, lines, _measure, cell or racu)
 
 
 def racu_latex(rows: Sequence[Row]) -> str:
@@ -91,7 +91,7 @@ def racu_latex(rows: Sequence[Row]) -> str:
     ]
     columns = "l" * table.names + "r" * (len(table.heads) - table.names)
     heads = [escape_latex(head) for head in table.heads]
-    return latex_table("racu", escape_latex(RACU_CAPTION), columns, heads, cells)
+    return latex_table("racu", escape_latex(table.caption), columns, heads, cells)
 
 
 def curves_table(rows: Sequence[Row]) -> Table:
@@ -113,7 +113,7 @@ def majority_table(rows: Sequence[Row]) -> Table:
         "majority",
         "Performance on the test split: of the largest class alone, of models whose every token is "
         "masked and of models of the unmasked texts; mean over seeds with the distances to the "
-        "ends of its 95 % interval",
+        "ends of its 95 % interval" + _why_no_ends(row["unmasked_ci_low"] for row in rows),
         ("data set", "model", "metric", "largest class", "its score", "all masked", "unmasked"),
         tuple(
             (
@@ -162,6 +162,14 @@ def time_table(rows: Sequence[Row]) -> Table:
         ),
         names=3,
     )
+
+
+def _why_no_ends(lows: Iterable[float]) -> str:
+    """More of a caption, where some or all means have no interval."""
+    missing = [math.isnan(low) for low in lows]
+    if not any(missing):
+        return ""
+    return f". {NO_ENDS}" if all(missing) else f". {NO_ENDS}, where there is none"
 
 
 def racu(row: Row) -> str:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from faithscope.errors import FaithscopeError, unknown
-from faithscope.metrics.racu import seed_interval
+from faithscope.metrics.racu import told_interval
 from faithscope.results.result import named
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def _paired(first: Array, second: Array, *, better: bool) -> Row:
     if not known.any():
         ends = dict.fromkeys(("first", "second", "difference", "ci_low", "ci_high"), np.nan)
         return {**ends, "n": 0, "verdict": ""}
-    mean, low, high = seed_interval(difference[known])
+    mean, low, high = told_interval(difference[known])
     row = {
         "first": float(first[known].mean()),
         "second": float(second[known].mean()),

@@ -286,12 +286,18 @@ def load_result(folder: str | Path) -> Result:
     return Result(**tables, manifest=manifest)
 
 
-def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 1) -> str:
-    """Write a table as GitHub reads it; the first `names` columns are names, the others numbers."""
+def markdown_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 1, escape: bool = True
+) -> str:
+    """Write a table as GitHub reads it; the first `names` columns are names, the others numbers.
+
+    Without `escape` names stay as they are, for a terminal.
+    """
+    told = escape_markdown if escape else str
     lines = [
-        [escape_markdown(head) for head in heads],
+        [told(head) for head in heads],
         ["---"] * names + ["---:"] * (len(heads) - names),
-        *([*map(escape_markdown, row[:names]), *row[names:]] for row in rows),
+        *([*map(told, row[:names]), *row[names:]] for row in rows),
     ]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from faithscope.errors import FaithscopeError
+from faithscope.metrics.racu import FEWEST_SEEDS
 
 Array = NDArray[np.float64]
 
@@ -38,7 +39,7 @@ def leaks(curve: Array, baseline: Array | None = None, *, level: float = 0.95) -
     with Student's t, α = 1 − level shared by all m comparisons of a kind (Bonferroni: m = I(I−1)/2
     pairs, or I points), so that about one curve in twenty at most is named by chance. Only
     "rising" is a sign of leakage by itself: a measure can also be worse than random because it is
-    wrong. With fewer than 2 seeds nothing can be told, and nothing is named.
+    wrong. With fewer than 3 seeds nothing can be told, and nothing is named.
 
     Shapes: curve [S, I] for levels of masking that rise, baseline [S, I] of the same seeds.
 
@@ -61,7 +62,7 @@ def leaks(curve: Array, baseline: Array | None = None, *, level: float = 0.95) -
 def _above_zero(differences: Array, level: float) -> NDArray[np.bool_]:
     """Whether the interval of each column's mean lies above 0: [S, comparisons]."""
     seeds, comparisons = differences.shape
-    if seeds < 2 or not comparisons:
+    if seeds < FEWEST_SEEDS or not comparisons:
         return np.zeros(comparisons, dtype=bool)
     mean = differences.mean(0)
     error = differences.std(0, ddof=1) / np.sqrt(seeds)

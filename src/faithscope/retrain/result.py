@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.metrics.classification import CLASSIFICATION_METRICS
-from faithscope.metrics.racu import absolute_area, racu, racu_doubts, seed_interval
+from faithscope.metrics.racu import absolute_area, racu, racu_doubts, told_interval
 from faithscope.results.files import parquet, replace_file
 from faithscope.results.result import FORMAT, markdown_table
 from faithscope.retrain.jobs import BASELINE, PROCEDURES, STRATEGIES
 from faithscope.retrain.leakage import leaks
+from faithscope.retrain.verdict import METRICS, headline, in_percent, rise, score
 
 Array = NDArray[np.float64]
 
@@ -137,6 +138,30 @@ class RoarResult:
         """The metric that the paper reports for this data."""
         return str(self.manifest["data"]["metric"])
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether levels are percentages of a text's tokens, which RACU needs."""
+        return bool(self.manifest["protocol"]["strategy"] == "relative")
+
+    @property
+    def base_and_majority(self) -> tuple[float, float]:
+        """How models of the intact texts do, in the mean, and the most common class alone."""
+        base = self.values(BASELINE, self.procedures[0])[:, 0]
+        base = base[np.isfinite(base)]  # a model that diverged has no score
+        mean = float(base.mean()) if len(base) else float("nan")
+        return mean, float(self.manifest["data"]["majority"]["score"])
+
+    @property
+    def is_unlearned(self) -> bool:
+        """Whether models of the intact texts are no better than the most common class alone.
+
+        Better by less than two standard errors on as many test texts may be chance, and is not.
+        """
+        base, majority = self.base_and_majority
+        if self.metric == "cross_entropy":
+            return not base < majority
+        return not base > majority + self._noise(majority) + 1e-9
+
     def values(self, measure: str, procedure: str, metric: str | None = None) -> Array:
         """Test performance of one measure and procedure: [seeds, levels]."""
         choose("measure of this result", measure, self.measures)
@@ -144,12 +169,12 @@ class RoarResult:
         return self._cubes[self._metric(metric)][measure, procedure]
 
     def curves(self, metric: str | None = None) -> pa.Table:
-        """Every point of every curve: mean over seeds, 95 % interval (NaN for one seed), n."""
+        """Every point of every curve: mean over seeds, 95 % interval (NaN below 3 seeds), n."""
         rows = []
         for measure, procedure in self._kinds:
             values = self.values(measure, procedure, metric)
             for place, k in enumerate(self.levels):
-                mean, low, high = seed_interval(values[:, place])
+                mean, low, high = told_interval(values[:, place])
                 rows.append(
                     {
                         "measure": measure,
@@ -183,8 +208,8 @@ class RoarResult:
             found = racu(curve, baseline, ratios, clip=clip).masked_fill(doubts.degenerate, np.nan)
             areas = absolute_area(curve, baseline, ratios)
             known = found[~doubts.degenerate].numpy()
-            mean, low, high = seed_interval(known) if len(known) else (float("nan"),) * 3
-            area, area_low, area_high = seed_interval(areas.numpy())
+            mean, low, high = told_interval(known) if len(known) else (float("nan"),) * 3
+            area, area_low, area_high = told_interval(areas.numpy())
             rows.append(
                 {
                     "measure": measure,
@@ -206,16 +231,16 @@ class RoarResult:
         return pa.Table.from_pylist(rows, schema=_RACU)
 
     def table(self, clip: bool | None = None) -> str:
-        """RACU in percent as a Markdown table: a row per measure, a column per procedure."""
+        """RACU in percent as a table: a row per measure, a column per procedure."""
         cells = {(row["measure"], row["procedure"]): row for row in self.racu(clip).to_pylist()}
         rows = [
-            [measure, *(_percent(cells[measure, procedure]) for procedure in self.procedures)]
+            [measure, *(in_percent(cells[measure, procedure]) for procedure in self.procedures)]
             for measure in self.measures
             if measure != BASELINE
         ]
         titles = {"roar": "ROAR", "recursive": "Recursive ROAR"}
         heads = ["RACU [%]", *(titles[procedure] for procedure in self.procedures)]
-        return markdown_table(heads, rows)
+        return markdown_table(heads, rows, escape=False)
 
     def class_majority(self) -> dict[str, Any]:
         """What guessing the most common class scores, beside models that see only masked tokens.
@@ -224,8 +249,8 @@ class RoarResult:
         """
         majority = self.manifest["data"]["majority"]
         found = [float("nan")] * 3
-        if self.manifest["protocol"]["strategy"] == "relative":
-            found = list(seed_interval(self.values(BASELINE, self.procedures[0])[:, -1]))
+        if self.is_relative:
+            found = list(told_interval(self.values(BASELINE, self.procedures[0])[:, -1]))
         names = ("masked", "ci_low", "ci_high")
         return {
             "data": self.manifest["data"]["name"],
@@ -271,60 +296,14 @@ class RoarResult:
             *self._diverged(),
             *self._unlearned(),
             *self._doubts(),
+            *self._tiny(),
             *self._leakage(),
             *self._truncated(),
         ]
 
     def headline(self) -> str:
         """The run in one or two sentences."""
-        rows = [row for row in self.racu().to_pylist() if row["procedure"] == self.procedures[-1]]
-        rows = [row for row in rows if row["n"]]
-        name = "Recursive ROAR" if self.procedures[-1] == "recursive" else "ROAR"
-        data, model = self.manifest["data"]["name"], self.manifest["model"]["name"]
-        if not rows:
-            return f"{name} of {model} on {data} has no measure to compare with random masking."
-        best = max(rows, key=lambda row: row["mean"])
-        if best["mean"] <= 0:
-            return (
-                f"By {name} of {model} on {data}, no measure is more faithful than random masking "
-                f"(best: {best['measure']}, RACU {_percent(best)} %)."
-            )
-        if len(rows) == 1:
-            said = f"{best['measure']} has a RACU of {_percent(best)} %"
-        elif equals := self._not_below(best, rows):
-            said = (
-                f"{best['measure']} has the highest RACU of {len(rows)} measures "
-                f"({_percent(best)} %), not surely above {_and(equals)}"
-            )
-        else:
-            said = (
-                f"{best['measure']} is the most faithful of {len(rows)} measures "
-                f"(RACU {_percent(best)} %)"
-            )
-        said = f"By {name} of {model} on {data}, {said}."
-        if len(self.seeds) < 3:
-            return f"{said} Fewer than three seeds are too few for a verdict."
-        beaten = [row["measure"] for row in rows if row["ci_low"] > 0]
-        others = [row["measure"] for row in rows if row["measure"] not in beaten]
-        if not beaten:
-            return f"{said} None is surely better than random masking."
-        if not others:
-            every = {1: "It is", 2: "Both are"}.get(len(rows), "Every one is")
-            return f"{said} {every} better than random masking."
-        return f"{said} Not surely better than random masking: {', '.join(others)}."
-
-    def _not_below(self, best: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Measures whose RACU, seed by seed, is not surely lower than that of the best."""
-        if len(self.seeds) < 3:
-            return []
-        found = []
-        for row in rows:
-            gap = np.array(best["values"]) - np.array(row["values"])
-            gap = gap[np.isfinite(gap)]
-            low = seed_interval(gap)[1] if len(gap) else float("nan")
-            if row is not best and not low > 0:
-                found.append(row["measure"])
-        return found
+        return headline(self)
 
     def with_clip(self, clip: bool) -> RoarResult:
         """The same trainings, each seed's RACU kept within -1 and 1 or not."""
@@ -388,7 +367,7 @@ class RoarResult:
         if len(self.seeds) >= 3:
             return []
         many = "1 seed" if len(self.seeds) == 1 else "2 seeds"
-        return [f"{many}: intervals over fewer than three seeds mean nothing."]
+        return [f"{many}: intervals over fewer than three seeds mean nothing, and are not shown."]
 
     def _diverged(self) -> list[str]:
         columns = [self.trainings[name].to_pylist() for name in ("job", "metric", "value")]
@@ -404,18 +383,29 @@ class RoarResult:
         ]
 
     def _unlearned(self) -> list[str]:
-        base = float(self.values(BASELINE, self.procedures[0])[:, 0].mean())
-        majority = self.manifest["data"]["majority"]["score"]
-        if base > majority:
+        if not self.is_unlearned:
             return []
+        base, majority = (score(self.metric, value) for value in self.base_and_majority)
         return [
-            f"The models of the intact texts ({self.metric} {base:.1%}) do no better than always "
-            f"guessing the most common class ({majority:.1%}): they have learnt nothing that an "
+            f"The models of the intact texts ({METRICS[self.metric]} {base}) do no better than "
+            f"always guessing the most common class ({majority}), or so little that "
+            f"{self._tested:,} test texts cannot show it: they have learnt nothing that an "
             "explanation could show."
         ]
 
+    @property
+    def _tested(self) -> int:
+        return int(self.manifest["data"]["sizes"].get("test", 0))
+
+    def _noise(self, value: float) -> float:
+        """Two standard errors of a share of the test texts; none of a cross-entropy."""
+        inside = min(max(value, 0.0), 1.0)
+        return 2 * float(np.sqrt(inside * (1 - inside) / max(self._tested, 1)))
+
     def _doubts(self) -> list[str]:
-        said = []
+        said: list[str] = []
+        if not self.is_relative:
+            return said
         found = {row["procedure"]: row for row in self.racu().to_pylist()}  # random's: all alike
         kinds = {(*row["degenerate"], -1, *row["negative"]): row for row in found.values()}
         for row in kinds.values():
@@ -431,6 +421,39 @@ class RoarResult:
                 )
         return said
 
+    def _tiny(self) -> list[str]:
+        """Seeds that random masking leaves little to lose, and those whose RACU was clipped."""
+        if not self.is_relative or self.is_unlearned or self.measures == [BASELINE]:
+            return []
+        said = []
+        if floored := self._floored():
+            said.append(
+                f"Random masking loses almost everything at its first level "
+                f"({self.levels[1]} %) with seed{_listed(floored)}: RACU divides by little "
+                "there, so read it with care."
+            )
+        free = self.racu(clip=False).to_pylist()
+        beyond: dict[int, list[str]] = {}
+        for row in free if self.manifest["protocol"]["clip"] else []:
+            for seed, value in zip(self.seeds, row["values"], strict=True):
+                if abs(value) > 1:
+                    beyond.setdefault(seed, []).append(f"{row['measure']} ({row['procedure']})")
+        if beyond:
+            named = "; ".join(f"seed {seed}, {', '.join(beyond[seed])}" for seed in sorted(beyond))
+            said.append(f"RACU was beyond ±100 % and is clipped to it: {named}.")
+        return said
+
+    def _floored(self) -> list[int]:
+        """Seeds whose random curve is, up to chance, at its end at the first masked level."""
+        if self.metric == "cross_entropy":
+            return []
+        curves = self.values(BASELINE, self.procedures[0])
+        return [
+            seed
+            for seed, curve in zip(self.seeds, curves, strict=True)
+            if len(curve) > 2 and curve[1] <= curve[-1] + self._noise(curve[-1])
+        ]
+
     def _leakage(self) -> list[str]:
         """Curves that rise beyond chance: more masking, better performance."""
         said = []
@@ -444,9 +467,9 @@ class RoarResult:
             stop = max(rising, key=lambda place: mean[place] - mean[:place].min())
             start = int(mean[:stop].argmin())
             said.append(
-                f"{measure} ({procedure}): performance rises by {mean[stop] - mean[start]:.1%} "
-                f"from {self.levels[start]} to {self.levels[stop]}{unit} masked, so what is masked "
-                "may give the class away."
+                f"{measure} ({procedure}): performance rises by "
+                f"{rise(self.metric, mean[stop] - mean[start])} from {self.levels[start]} to "
+                f"{self.levels[stop]}{unit} masked, so what is masked may give the class away."
             )
         return said
 
@@ -560,25 +583,6 @@ def _check_examples(manifest: Mapping[str, Any], examples: Any) -> None:
             places = (*level["masked"], *example["eligible"])
             if not all(0 <= place < len(example["words"]) for place in places):
                 raise ValueError("examples.json is not whole")
-
-
-def _percent(row: Mapping[str, Any]) -> str:
-    """A mean and its interval in percent."""
-    if not row["n"]:
-        return "—"
-    mean = f"{100 * row['mean']:.1f}"
-    if np.isnan(row["ci_low"]):
-        return mean
-    return f"{mean} [{100 * row['ci_low']:.1f}, {100 * row['ci_high']:.1f}]"
-
-
-def _and(names: Sequence[str]) -> str:
-    """Names as they are said.
-
-    >>> _and(["a", "b", "c"])
-    'a, b and c'
-    """
-    return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])
 
 
 def _hours(minutes: float) -> str:

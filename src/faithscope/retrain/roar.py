@@ -91,7 +91,7 @@ class Forecast:
         there = f" ({self.finished:,} are finished)" if self.finished else ""
         return (
             f"{self.trainings:,} trainings{there} in {self.packs:,} "
-            f"pack{'s' * (self.packs != 1)}, about {self.duration}"
+            f"pack{'s' * (self.packs != 1)}, roughly {self.duration}"
         )
 
 
@@ -125,6 +125,8 @@ class Roar:
     specials: bool = True
     keep_every: float = KEEP_EVERY
     keep_weights: bool = False
+    left_out: tuple[str, ...] = ()
+    """Measures of "all" that the model cannot give, a sentence each."""
 
     @cached_property
     def packs(self) -> list[Pack]:
@@ -194,6 +196,12 @@ class Roar:
         except FaithscopeError:
             return False
         return True
+
+    @property
+    def is_anything_kept(self) -> bool:
+        """Whether a training, or some epochs of one, are kept to go on with."""
+        states = () if self.out is None else self.out.glob("packs/*/state.safetensors")
+        return self.finished_jobs > 0 or any(states)
 
     def check_folder(self) -> bool:
         """Whether this run was begun in its folder; a folder of another run is refused."""
@@ -409,7 +417,10 @@ class Roar:
             "format": FORMAT,
             "kind": "roar",
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "data": {**about, "notes": [*about["notes"], *_too_short(self.data, self.jobs)]},
+            "data": {
+                **about,
+                "notes": [*about["notes"], *self.left_out, *_too_short(self.data, self.jobs)],
+            },
             "model": {
                 "name": learner.name,
                 "parameters": next(iter(cards.values()))["parameters"],
@@ -627,7 +638,7 @@ def prepare_roar(
         )
     else:
         texts, learner = _as_data(data, limit), model
-    chosen = _measures(measures, learner)
+    chosen, left_out = _measures(measures, learner)
     jobs = jobs_of(chosen, *plan)
     tokens = learner.encode(texts)
     _check(tokens)
@@ -650,29 +661,28 @@ def prepare_roar(
         specials=specials,
         keep_every=keep_every,
         keep_weights=keep_weights,
+        left_out=tuple(left_out),
     )
 
 
 def _measures(
     measures: str | TokenMethod | Iterable[str | TokenMethod], learner: Learner
-) -> list[TokenMethod]:
-    chosen = resolve_measures(measures)
-    if isinstance(measures, str) and measures in ("all", "registered"):
-        return [item for item in chosen if _can_give(learner, item)]
-    for item in chosen:
-        if reads_model(item):
-            learner.check(item)
-    return chosen
-
-
-def _can_give(learner: Learner, item: TokenMethod) -> bool:
-    if not reads_model(item):
-        return True
-    try:
-        learner.check(item)
-    except FaithscopeError:
-        return False
-    return True
+) -> tuple[list[TokenMethod], list[str]]:
+    """The measures, and of "all" or "registered" which the model cannot give, a sentence each."""
+    asked = resolve_measures(measures)
+    lenient = isinstance(measures, str) and measures in ("all", "registered")
+    chosen, left_out = [], []
+    for item in asked:
+        try:
+            if reads_model(item):
+                learner.check(item)
+            chosen.append(item)
+        except FaithscopeError as error:
+            if not lenient:
+                raise
+            why = str(error).rpartition(": ")[0] or str(error).rstrip(".")  # without the advice
+            left_out.append(f"{item.label} is left out of '{measures}': {why}.")
+    return chosen, left_out
 
 
 def _as_data(data: TextData | str | Path, limit: int | None) -> TextData:

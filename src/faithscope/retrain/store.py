@@ -105,8 +105,12 @@ class RoarStore:
             return None
         try:
             return load_roar(self.root)
-        except FaithscopeError as error:
-            warnings.warn(f"{error} Its tables are made again from its trainings.", stacklevel=2)
+        except FaithscopeError:
+            warnings.warn(
+                f"The result in '{self.root}' is damaged: its tables are made again from its "
+                "trainings.",
+                stacklevel=3,
+            )
             return None
 
     def finish(self, result: RoarResult) -> None:
@@ -128,7 +132,7 @@ class RoarStore:
     def _holds_weights(self, job: Job) -> bool:
         try:
             with safe_open(self._job_file(job, "safetensors"), "pt") as file:
-                return any(name.startswith("weights.") for name in file.keys())  # noqa: SIM118
+                return any(name.startswith("weights.") for name in file.keys())
         except (OSError, SafetensorError):
             return False
 
