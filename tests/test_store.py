@@ -270,7 +270,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_at_once(tmp_path):
 def test_a_plan_that_cannot_be_read_is_refused(tmp_path):
     stopped(tmp_path)
     (tmp_path / "plan.json").write_text("{")
-    with refused("holds another run"):
+    with refused("is damaged"):
         evaluate(slow(), tmp_path)
 
 
