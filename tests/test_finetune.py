@@ -11,7 +11,6 @@ import transformers
 from encoders import ENCODERS, KEYWORDS, save_encoder, task
 from faithscope import FaithscopeError
 from faithscope.methods.text import measure
-from faithscope.models.text_classifier import within
 from faithscope.retrain.finetune import (
     FinetuneLearner,
     _adam,
@@ -19,6 +18,7 @@ from faithscope.retrain.finetune import (
     warm_up_and_decay,
 )
 from faithscope.retrain.learner import Recipe
+from faithscope.retrain.text_classifier import within
 
 RECIPE = Recipe(epochs=8, batch_size=16, learning_rate=5e-3, weight_decay=0.01)
 

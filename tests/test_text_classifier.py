@@ -21,7 +21,7 @@ from encoders import (
 )
 from faithscope import FaithscopeError
 from faithscope.methods.text import measure
-from faithscope.models.text_classifier import Pretrained, TextClassifier, by_length, within
+from faithscope.retrain.text_classifier import Pretrained, TextClassifier, by_length, within
 
 
 @pytest.fixture(params=["single", "pair"])

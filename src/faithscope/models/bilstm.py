@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from faithscope.data.text import WordVectors
 from faithscope.models.recurrence import Counts, recur
+
+if TYPE_CHECKING:
+    from faithscope.data.text import WordVectors
 
 Parameters = Mapping[str, Tensor]
 """Parameters by name, each [M, …]."""

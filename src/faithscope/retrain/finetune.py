@@ -21,9 +21,9 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.text import TokenMethod
 from faithscope.metrics.classification import classification_scores, selection_score
 from faithscope.models.sources import choose_device
-from faithscope.models.text_classifier import Pretrained, TextClassifier, read_lengths
 from faithscope.retrain.learner import Learner, Recipe, Trained, Training, Weights
 from faithscope.retrain.store import tensor_digest
+from faithscope.retrain.text_classifier import Pretrained, TextClassifier, read_lengths
 from faithscope.rng import stream_keys
 
 BETAS, EPSILON, WARM_UP = (0.9, 0.98), 1e-8, 0.06
