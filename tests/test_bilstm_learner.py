@@ -477,19 +477,36 @@ class TestSizes:
         runs = [all_losses(learner.begin([data], [0])) for learner in (large, exact)]
         assert torch.equal(*runs)
 
-    def test_rows_that_are_missing_count_for_nothing(self):
-        """As on a GPU, where every step has the same shape."""
-        data = task(paired=True)
-        steps = data.train.ids.shape[1]
-        found = []
-        for filled in (False, True):
-            training = small_learner(data).begin([data], [0])
-            rows = training.order(0)[0][:, :4]
-            if filled:
-                rows = torch.cat((rows, torch.full((1, 3), -1)), 1)
-            losses = training.step(rows, steps)
-            found.append((losses, {k: v.detach() for k, v in training.parameters.items()}))
-        torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
+    @KINDS
+    def test_steps_of_one_shape_equal_steps_as_long_as_their_texts(self, paired):
+        """As on a GPU: all steps read as many rows at each time; the last has rows of no text."""
+        data = task(paired=paired)
+        by_text, by_shape = (small_learner(data).begin([data] * 2, [0, 1]) for _ in range(2))
+        counts = by_shape.most_rows()
+        lengths = data.train.lengths
+        assert sum(counts) < len(counts) * by_shape.batch_size
+        assert len(counts) == lengths.max()
+        for epoch in range(3):
+            order = by_shape.order(epoch)
+            for rows, ordered in zip(order, module._longest_first(order, lengths), strict=True):
+                losses = by_text.step(rows), by_shape.step(ordered, counts)
+                torch.testing.assert_close(*losses, rtol=0, atol=1e-6)
+        values = by_text.parameters, by_shape.parameters
+        torch.testing.assert_close(*map(dict, values), rtol=0, atol=1e-5)
+
+    def test_no_step_has_more_rows_than_the_most(self):
+        data = task()
+        training = small_learner(data).begin([data] * 3, [4, 9, 4])
+        most = torch.tensor(training.most_rows())
+        times = torch.arange(len(most))
+        seen = torch.zeros_like(most)
+        for epoch in range(3):
+            for rows in training.order(epoch).flatten(0, 1):
+                read = data.train.lengths[rows[rows >= 0]]
+                seen = seen.maximum((read[:, None] > times).sum(0))
+        shortest = data.train.lengths.min()
+        assert torch.equal(seen[shortest:], most[shortest:])
+        assert (most[:shortest] == training.batch_size).all()
 
     def test_one_long_text_does_not_make_others_go_one_by_one(self):
         tokens = split([200, *[5] * 99])
@@ -509,3 +526,30 @@ class TestSizes:
         asked = BiLSTMLearner(texts.kind, pack_size=5)
         asked.encode(texts)
         assert asked.pack_size == 5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+class TestGPU:
+    @KINDS
+    @pytest.mark.parametrize("hidden", [32, 128, 5])
+    def test_trains_and_explains_as_the_cpu(self, paired, hidden):
+        """The kernels (32 units in registers, 128 not), the loop, and the recorded step."""
+        data = task(200, paired=paired)
+        both = [data, masked(data, 1)]
+        found = {}
+        for device in ("cpu", "cuda"):
+            learner = BiLSTMLearner(data.kind, device=device, recipe=Recipe(3, 10))
+            learner.setting = replace(learner.setting, hidden=hidden, embedding=7)
+            training = learner.begin(both, [0, 1])
+            found[device] = all_losses(training).cpu()
+            weights = [trained.weights for trained in training.finish()]
+            if device == "cpu":
+                kept = weights
+            for name in MEASURES:
+                tokens = [part.test for part in both]
+                scores = learner.explain(kept, tokens, measure(name), [0, 1])
+                found[device, name] = torch.stack(scores)
+        torch.testing.assert_close(found["cpu"], found["cuda"], rtol=0, atol=2e-4)
+        for name in MEASURES:
+            pair = found["cpu", name], found["cuda", name]
+            torch.testing.assert_close(*pair, rtol=1e-3, atol=1e-5)

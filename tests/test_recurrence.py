@@ -140,12 +140,14 @@ from faithscope.models import lstm_kernel
 from faithscope.models.recurrence import recur
 
 torch.set_num_threads(1)
-for groups, rows, steps, size in ((2, 19, 3, 16), (1, 5, 2, 32)):
-    generator = torch.Generator().manual_seed(rows)
-    counts = (rows,) * steps
-    gates = torch.randn(groups, rows * steps, 4 * size, generator=generator)
+falling = (18, 17, 16, 3, 1)
+for groups, size, counts in (
+    (2, 16, (19, 19, 19)), (1, 32, (5, 5)), (2, 16, falling), (1, 128, (17, 2))
+):
+    generator = torch.Generator().manual_seed(size)
+    gates = torch.randn(groups, sum(counts), 4 * size, generator=generator)
     weight = torch.randn(groups, 4 * size, size, generator=generator) / size**0.5
-    given = torch.randn(groups, rows * steps, size, generator=generator)
+    given = torch.randn(groups, sum(counts), size, generator=generator)
     leaf = gates.clone().requires_grad_()
     expected = recur(leaf.clone(), weight, counts)
     [expected_gradient] = torch.autograd.grad((expected * given).sum(), leaf)
@@ -153,13 +155,17 @@ for groups, rows, steps, size in ((2, 19, 3, 16), (1, 5, 2, 32)):
     gradient = lstm_kernel.backward(given.clone(), weight, counts, *kept)
     torch.testing.assert_close(hidden, expected.detach(), rtol=0, atol=1e-5)
     torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=1e-5)
-    print("equal", rows)
+    print("equal", size, *counts)
 """
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not made for this platform")
 def test_the_kernel_equals_the_loop():
-    """In Triton's interpreter; rows that do not fill a block, and that fill more than one."""
+    """In Triton's interpreter.
+
+    Rows that do not fill a block and that fill more than one, texts that are over while others go
+    on, weights that are kept and such that are read again.
+    """
     done = subprocess.run(
         [sys.executable, "-c", IN_THE_INTERPRETER],
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
@@ -167,4 +173,9 @@ def test_the_kernel_equals_the_loop():
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[:-1] == ["equal 19", "equal 5"]
+    assert done.stdout.split("\n")[:-1] == [
+        "equal 16 19 19 19",
+        "equal 32 5 5",
+        "equal 16 18 17 16 3 1",
+        "equal 128 17 2",
+    ]

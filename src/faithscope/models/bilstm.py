@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithscope.models.recurrence import Counts, recur
+from faithscope.models.recurrence import Counts, recur, spans_of, starts_of
 
 if TYPE_CHECKING:
     from faithscope.data.text import WordVectors
@@ -130,19 +130,17 @@ class Reading:
     steps: int
 
     @staticmethod
-    def of(ids: Tensor, lengths: Tensor) -> Reading:
-        """From ids [M, B, T] and lengths [M, B]; least work if long texts come first."""
+    def of(ids: Tensor, lengths: Tensor, counts: Counts | None = None) -> Reading:
+        """From ids [M, B, T] and lengths [M, B]; least work if long texts come first.
+
+        On a GPU, which does not look at the lengths, `counts` are the whole batch at all times or
+        those that are given, of which no text may be longer.
+        """
         models, rows, steps = ids.shape
-        counts = (rows,) * steps if ids.is_cuda else _counts(lengths, steps)
-        times = len(counts)  # padding beyond the longest text is not read
-        time = torch.arange(times, device=ids.device)[:, None].expand(times, rows)
-        row = torch.arange(rows, device=ids.device).expand(times, rows)
-        starts = _starts(counts, ids.device)
-        if counts[-1] < rows:
-            there = row < torch.tensor(counts)[:, None]
-            time, row = time[there], row[there]
-        else:
-            time, row = time.reshape(-1), row.reshape(-1)
+        if counts is None:  # padding beyond the longest text is not read
+            counts = (rows,) * steps if ids.is_cuda else _counts(lengths, steps)
+        time, row = spans_of(counts, ids.device)
+        starts = starts_of(counts, ids.device)
         length = lengths[:, row]
         mirrored = torch.where(time < length, length - 1 - time, time)
         texts = ids.flatten(1)
@@ -177,8 +175,14 @@ class Reading:
             return values.transpose(1, 2).flatten(1)
         return values.flatten(1).index_select(1, self.place)
 
-    def summed(self, values: Tensor) -> Tensor:
-        """Add up what belongs to the tokens of each text: [M, N, D] -> [M, B, D]."""
+    def summed(self, values: Tensor, weight: Tensor) -> Tensor:
+        """Add up what belongs to the tokens of each text, weighted: [M, N, D] -> [M, B, D].
+
+        On a GPU as a matrix product, always in the same order; so is `spread`.
+        """
+        if values.is_cuda and not self.is_full:
+            return (self._member(values) * weight[:, None]) @ values
+        values = values * weight[..., None]
         if self.is_full:
             return values.view(len(values), self.steps, self.rows, -1).sum(1)
         models, _, size = values.shape
@@ -191,8 +195,15 @@ class Reading:
         models, _, size = values.shape
         if self.is_full:
             return values[:, None].expand(-1, self.steps, -1, -1).reshape(models, -1, size)
+        if values.is_cuda:
+            return self._member(values).T @ values
         rows = values.reshape(-1, size).index_select(0, self._rows(models))
         return rows.view(models, -1, size)
+
+    def _member(self, like: Tensor) -> Tensor:
+        """Which tokens belong to a text, 1 or 0: [B, N]."""
+        row = torch.arange(self.rows, device=self.place.device)[:, None]
+        return (self.place // self.steps == row).to(like.dtype)
 
     def _rows(self, models: int) -> Tensor:
         """The text of each token of all models: on a flat axis rows are added up much faster."""
@@ -217,13 +228,6 @@ def _counts(lengths: Tensor, steps: int) -> Counts:
     longest = lengths.amax(0).flip(0).cummax(0).values
     counts = (longest > torch.arange(steps)[:, None]).sum(1).tolist()
     return tuple(count for count in counts if count)
-
-
-def _starts(counts: Counts, device: torch.device) -> Tensor:
-    """Where each time begins on the axis N."""
-    if counts[0] == counts[-1]:  # nothing is sent to the GPU: the step is recorded
-        return torch.arange(len(counts), device=device) * counts[0]
-    return torch.tensor([0, *counts[:-1]], device=device).cumsum(0)
 
 
 class _Turn(torch.autograd.Function):
@@ -315,7 +319,7 @@ def query_of(p: Parameters, ids: Tensor, lengths: Tensor) -> Tensor:
     """The auxiliary text as its two last states: ids [M, B, U], lengths [M, B] -> [M, B, 2H]."""
     reading = Reading.of(ids, lengths)
     states = _hidden(p, "auxiliary", read(p, "auxiliary", reading), reading.counts)
-    starts = _starts(reading.counts, ids.device)
+    starts = starts_of(reading.counts, ids.device)
     last = starts[lengths - 1] + torch.arange(reading.rows, device=ids.device)
     last = last[:, None, :, None].expand(-1, 2, -1, states.shape[-1])
     return states.gather(2, last).transpose(1, 2).flatten(2)
@@ -338,7 +342,7 @@ def answer(
     logit = reading.padded(token, -math.inf).masked_fill(blocked, -math.inf)
     # a text with nothing to attend to has a context of zeros
     weight = logit.softmax(-1).masked_fill(blocked, 0)
-    context = reading.summed(both * reading.packed(weight)[..., None])
+    context = reading.summed(both, reading.packed(weight))
     if query is None:
         logits = _linear(context, p, "decoder")
     else:
@@ -361,9 +365,10 @@ def classify(
     eligible: Tensor,
     auxiliary: Tensor | None = None,
     auxiliary_lengths: Tensor | None = None,
+    counts: Counts | None = None,
 ) -> Answer:
     """Read texts and answer: ids [M, B, T], lengths [M, B], eligible [M, B, T]."""
-    reading = Reading.of(ids, lengths)
+    reading = Reading.of(ids, lengths, counts)
     gates = read(p, "main", reading)
     query = None
     if auxiliary is not None and auxiliary_lengths is not None:

@@ -8,6 +8,7 @@ multiplications per step. On a GPU the whole loop is one kernel (lstm_kernel.py)
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -47,7 +48,7 @@ def recur(gates: Tensor, weight: Tensor, counts: Counts) -> Tensor:
 class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight: Tensor, counts: Counts) -> Tensor:
-        run = _kernel() if _fits_kernel(weight, counts) else _loop
+        run = _kernel() if _fits_kernel(weight) else _loop
         hidden, *kept = run(gates.detach(), weight, counts)
         ctx.save_for_backward(weight, hidden, *kept)
         ctx.counts = counts
@@ -56,7 +57,7 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:
         weight, hidden, *kept = ctx.saved_tensors
-        run = _kernel_backward() if _fits_kernel(weight, ctx.counts) else _loop_backward
+        run = _kernel_backward() if _fits_kernel(weight) else _loop_backward
         d_gates = run(gradients[0], weight, ctx.counts, *kept)
         d_weight = None
         if ctx.needs_input_grad[1]:
@@ -65,13 +66,46 @@ class _Recurrence(torch.autograd.Function):
         return d_gates, d_weight, None
 
 
+def starts_of(counts: Counts, device: torch.device) -> Tensor:
+    """Where each time begins on the axis N, and where the last one ends: [T + 1].
+
+    >>> starts_of((3, 2), torch.device("cpu"))
+    tensor([0, 3, 5])
+    """
+    if counts[0] == counts[-1]:
+        return torch.arange(len(counts) + 1, device=device) * counts[0]
+    return _sent(counts, device) if device.type == "cuda" else _starts(counts)
+
+
+def _starts(counts: Counts) -> Tensor:
+    return torch.tensor((0, *counts)).cumsum(0)
+
+
+@cache
+def _sent(counts: Counts, device: torch.device) -> Tensor:
+    """Kept for good: a recorded step has its address, and nothing is sent while one is recorded."""
+    return _starts(counts).to(device)
+
+
+def spans_of(counts: Counts, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The time and the row of everything on the axis N: [N], [N].
+
+    >>> time, row = spans_of((3, 2), torch.device("cpu"))
+    >>> time.tolist(), row.tolist()
+    ([0, 0, 0, 1, 1], [0, 1, 2, 0, 1])
+    """
+    starts, whole = starts_of(counts, device), sum(counts)
+    times = torch.arange(len(counts), device=device)
+    time = torch.repeat_interleave(times, starts.diff(), output_size=whole)
+    return time, torch.arange(whole, device=device) - starts[time]
+
+
 def _earlier(states: Tensor, counts: Counts) -> Tensor:
     """The state before each, for all but the first time: [G, N, H] -> [G, N - counts[0], H]."""
     if counts[0] == counts[-1]:
         return states[:, : -counts[0]]
-    back = torch.repeat_interleave(torch.tensor(counts[:-1]), torch.tensor(counts[1:]))
-    places = torch.arange(counts[0], states.shape[1]) - back
-    return states.index_select(1, places.to(states.device))
+    time, row = (part[counts[0] :] for part in spans_of(counts, states.device))
+    return states.index_select(1, starts_of(counts, states.device)[time - 1] + row)
 
 
 def _loop(gates: Tensor, weight: Tensor, counts: Counts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -147,10 +181,10 @@ def _loop_backward(
     return d_gates
 
 
-def _fits_kernel(weight: Tensor, counts: Counts) -> bool:
-    """The kernel keeps a model's weights [G, 4H, H] on one multiprocessor: they must be small."""
-    small = weight.dtype == torch.float32 and weight.shape[-1] in (16, 32, 64)
-    return weight.is_cuda and small and counts[0] == counts[-1] and _HAS_TRITON
+def _fits_kernel(weight: Tensor) -> bool:
+    """The kernel takes sizes that are powers of two, as matrix products on the GPU do."""
+    fits = weight.dtype == torch.float32 and weight.shape[-1] in (16, 32, 64, 128)
+    return weight.is_cuda and fits and _HAS_TRITON
 
 
 def _kernel() -> Any:

@@ -22,6 +22,7 @@ from faithscope.methods.text import TokenEvidence, TokenMethod
 from faithscope.metrics.classification import classification_scores, selection_score
 from faithscope.models import bilstm
 from faithscope.models.bilstm import Parameters, Reading, Shape
+from faithscope.models.recurrence import Counts
 from faithscope.retrain.learner import Recipe, Trained, Weights
 
 
@@ -204,11 +205,10 @@ class Texts:
 class Batch(Texts):
     """Some texts of each of M models: everything [M, B, …]."""
 
-    def answer(self, p: Parameters) -> bilstm.Answer:
-        """What the models say."""
-        return bilstm.classify(
-            p, self.ids, self.lengths, self.eligible, self.auxiliary, self.auxiliary_lengths
-        )
+    def answer(self, p: Parameters, counts: Counts | None = None) -> bilstm.Answer:
+        """What the models say; `counts` as for Reading.of."""
+        pair = (self.auxiliary, self.auxiliary_lengths)
+        return bilstm.classify(p, self.ids, self.lengths, self.eligible, *pair, counts)
 
 
 def evidence(
@@ -357,12 +357,33 @@ class PackTraining:
 
     def order(self, epoch: int) -> Tensor:
         """The texts of every step [steps, M, batch], shuffled by (seed, epoch); -1 is none."""
+        orders = {seed: self._shuffled(seed, epoch) for seed in set(self.seeds)}
+        return torch.stack([orders[seed] for seed in self.seeds], 1)
+
+    def _shuffled(self, seed: int, epoch: int) -> Tensor:
+        """The texts of every step [steps, batch] of a seed."""
         count, size = len(self.texts["train"].lengths), self.batch_size
-        order = torch.full((len(self.seeds), self.steps_per_epoch * size), -1)
-        for place, seed in enumerate(self.seeds):
-            generator = torch.Generator().manual_seed((seed << 20) + epoch + 1)
-            order[place, :count] = torch.randperm(count, generator=generator)
-        return order.view(len(self.seeds), -1, size).transpose(0, 1).contiguous()
+        order = torch.full((self.steps_per_epoch * size,), -1)
+        generator = torch.Generator().manual_seed((seed << 20) + epoch + 1)
+        order[:count] = torch.randperm(count, generator=generator)
+        return order.view(-1, size)
+
+    def most_rows(self) -> Counts:
+        """How many rows of a batch there are at each time, at most, in all steps of all epochs.
+
+        Long texts come first in a batch, and its second longest text is hardly ever as long as the
+        longest of all: much less is read than if every row were that long.
+        """
+        lengths = self.texts["train"].lengths.cpu()
+        longest = torch.zeros(self.batch_size, dtype=lengths.dtype)
+        for epoch in range(self.learner.recipe.epochs):
+            for seed in set(self.seeds):
+                order = self._shuffled(seed, epoch)
+                read = torch.where(order >= 0, lengths[order], 0)
+                longest = longest.maximum(read.sort(1, descending=True).values.amax(0))
+        longest = longest.clamp(min=int(lengths.min()))  # read where there is no text
+        steps = torch.arange(int(longest.max()))
+        return tuple((longest > steps[:, None]).sum(1).tolist())
 
     def run_epoch(self) -> None:
         """Train one more epoch and validate it."""
@@ -376,17 +397,17 @@ class PackTraining:
                 self.losses[at] = self.step(rows)
         self._validate()
 
-    def step(self, rows: Tensor, steps: int | None = None) -> Tensor:
-        """One step of every model on its rows [M, batch]; gives the losses [M]."""
+    def step(self, rows: Tensor, counts: Counts | None = None) -> Tensor:
+        """One step of every model on its rows [M, batch], long ones first; gives the losses [M]."""
         texts = self.texts["train"]
-        if steps is None:
+        if counts is None:
             rows = _longest_first(rows[:, (rows >= 0).all(0)], texts.lengths)
-            steps = int(texts.lengths[rows].max())
         there = rows >= 0
         rows = torch.where(there, rows, texts.shortest)
         self.optimizer.zero_grad(set_to_none=True)
+        steps = int(texts.lengths[rows].max()) if counts is None else len(counts)
         batch = texts.batch(rows, steps)
-        logits = batch.answer(self.parameters).logits
+        logits = batch.answer(self.parameters, counts).logits
         each = functional.cross_entropy(
             logits.flatten(0, 1), batch.labels.flatten(), reduction="none"
         ).view(rows.shape)
@@ -471,9 +492,9 @@ def _or_worst(scores: Tensor) -> Tensor:
 
 
 def _longest_first(rows: Tensor, lengths: Tensor) -> Tensor:
-    """Sort the rows of a batch [M, B] by falling length: nothing is read beyond a text's end."""
-    order = lengths[rows].argsort(dim=1, descending=True, stable=True)
-    return rows.gather(1, order)
+    """Sort batches [..., B] by falling length, -1 last: nothing is read beyond a text's end."""
+    length = torch.where(rows >= 0, lengths[rows], 0)
+    return rows.gather(-1, length.argsort(dim=-1, descending=True, stable=True))
 
 
 class _Recorded:
@@ -482,7 +503,8 @@ class _Recorded:
     def __init__(self, training: PackTraining) -> None:
         self.training = training
         device = training.device
-        self.order = training.order(0).to(device)
+        self.counts = training.most_rows()
+        self.order = self._sorted(training.order(0))
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
         before = training.state()
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -501,9 +523,12 @@ class _Recorded:
     def _step(self) -> None:
         training = self.training
         rows = self.order.index_select(0, self.at)[0]
-        losses = training.step(rows, training.texts["train"].ids.shape[2])
+        losses = training.step(rows, self.counts)
         training.losses.index_copy_(0, self.at, losses[None])
         self.at += 1
+
+    def _sorted(self, order: Tensor) -> Tensor:
+        return _longest_first(order.to(self.training.device), self.training.texts["train"].lengths)
 
     def _restore(self, state: Mapping[str, Tensor]) -> None:
         """Undo the steps taken while recording, in place: the graph knows these tensors."""
@@ -515,7 +540,7 @@ class _Recorded:
 
     def run(self, order: Tensor) -> None:
         """Take all steps of an epoch."""
-        self.order.copy_(order)
+        self.order.copy_(self._sorted(order))
         self.at.zero_()
         for _ in range(order.shape[0]):
             self.graph.replay()
