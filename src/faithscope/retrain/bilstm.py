@@ -47,7 +47,7 @@ SETTINGS = {
 """The hyper-parameters by kind of data set; one's own data is trained as the single tasks are."""
 
 TOKENS_PER_PASS = {"cpu": 2**13, "cuda": 2**22}
-"""Tokens (of all models, texts and path steps) that are explained or tested in one pass."""
+"""Tokens (of all models, texts and path steps) explained or tested in one pass by 32 units."""
 
 TOKENS_PER_STEP = {"cpu": 2**17, "cuda": 2**21}
 """Tokens (of all models of a pack) in one training step of 32 hidden units: some gigabytes."""
@@ -84,10 +84,19 @@ class BiLSTMLearner:
         encoded = Vocabulary.of(data).encode(data)
         if not self._is_pack_given:
             longest = int(encoded.train.lengths.max())
-            room = TOKENS_PER_STEP[torch.device(self.device).type] * 32 // self.setting.hidden
+            room = self._tokens(TOKENS_PER_STEP)
             most = room // (min(self.recipe.batch_size, len(encoded.train)) * longest)
             self.pack_size = max(1, min(self.pack_size, most))
         return encoded
+
+    def _tokens(self, of_32_units: Mapping[str, int]) -> int:
+        """How many tokens there is room for: larger models take more of it."""
+        return of_32_units[torch.device(self.device).type] * 32 // self.setting.hidden
+
+    @property
+    def tokens_per_pass(self) -> int:
+        """Tokens (of all models, texts and path steps) that are explained or tested in one pass."""
+        return self._tokens(TOKENS_PER_PASS)
 
     def shape(self, data: TokenData) -> Shape:
         """The sizes of the model for a data set."""
@@ -118,7 +127,7 @@ class BiLSTMLearner:
         texts = Texts.of(tokens, self.device)
         path = measure.path() if "path_gradient" in measure.needs else [(1.0, 1.0)]
         found = torch.zeros(texts.ids.shape, dtype=p["decoder.bias"].dtype, device=self.device)
-        budget = TOKENS_PER_PASS[torch.device(self.device).type]
+        budget = self.tokens_per_pass
         for rows in texts.by_length(budget // min(len(path), 10)):
             batch = texts.at(rows)
             scores = [measure(e) for e in evidence(p, batch, measure.needs, path, budget)]
@@ -421,7 +430,7 @@ class PackTraining:
         """What the models say of a whole split: [M, N, C] on the CPU."""
         texts = self.texts[split]
         found = None
-        for rows in texts.by_length(TOKENS_PER_PASS[self.device.type]):
+        for rows in texts.by_length(self.learner.tokens_per_pass):
             part = texts.at(rows).answer(p).logits
             if found is None:
                 found = part.new_empty(part.shape[0], len(texts.lengths), part.shape[2])
