@@ -23,7 +23,7 @@ from faithscope.results.result import load_result
 from faithscope.retrain.learner import Recipe
 from faithscope.retrain.result import RoarResult, load_roar
 from faithscope.retrain.roar import prepare_roar
-from faithscope.retrain.store import read_tensors, tensor_file
+from faithscope.retrain.store import Inputs, RoarStore, read_tensors, tensor_file
 from families import refused
 
 EPOCHS = 4
@@ -103,6 +103,31 @@ def test_states_are_kept_only_so_often(whole, tmp_path):
     assert learner.resumed == []
     packs = whole.manifest["cost"]["packs"]
     assert learner.epochs_run == (packs - 1) * EPOCHS  # the first pack was finished
+
+
+def test_keeping_what_takes_long_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("faithscope.retrain.store.time.monotonic", lambda: clock[0])
+    real = files.replace_file
+
+    def slow(*given):
+        clock[0] += 2.0
+        return real(*given)
+
+    monkeypatch.setattr("faithscope.retrain.store.replace_file", slow)
+    request = prepare_roar(bag_texts(), BagLearner(), measures=MEASURES, out=tmp_path)
+    pack = request.packs[0]
+    (tmp_path / "packs" / pack.id).mkdir(parents=True)
+    store = RoarStore(tmp_path, request.jobs, keep_every=5.0)
+    found = []
+    for wait in (4.9, 0.2):
+        clock[0] += wait
+        found.append(store.is_time_to_keep())
+    store.keep(pack, Inputs({}, {}), {"a": torch.zeros(1)}, 0.0)
+    for wait in (5.1, 34.8, 0.2):
+        clock[0] += wait
+        found.append(store.is_time_to_keep())
+    assert found == [False, True, False, False, True]
 
 
 def killed(out: Path, seconds: float, pace: float) -> None:
@@ -282,6 +307,14 @@ def harm(file: Path, how: str) -> None:
         file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
 
 
+def stopped_in(out: Path, pack: str) -> None:
+    """Stop in the third epoch of a pack."""
+    request = prepare_roar(
+        bag_texts(), BagLearner(), measures=MEASURES, seeds=2, levels=[20, 50, 80]
+    )
+    stopped(out, sum(one.id < pack for one in request.packs) * EPOCHS + 3)
+
+
 FILES = {
     "a card": "jobs/gradient-roar-k020-s0.json",
     "a base": "jobs/k000-s0.safetensors",
@@ -294,10 +327,7 @@ FILES = {
 @pytest.mark.parametrize("what", FILES)
 @pytest.mark.parametrize("how", ["cut", "flipped", "gone"])
 def test_a_damaged_file_is_named_and_computed_again(whole, tmp_path, what, how):
-    # the second wave is finished, and the first pack of the third has begun
-    packs = prepare_roar(bag_texts(), BagLearner(), measures=MEASURES, seeds=2, levels=[20, 50, 80])
-    early = sum(pack.id < "02" for pack in packs.packs)
-    stopped(tmp_path, early * EPOCHS + 3)
+    stopped_in(tmp_path, "01-001")  # the first pack of its wave is finished, the next not begun
     (file,) = tmp_path.glob(FILES[what])
     harm(file, how)
     if what in ("a base", "a link"):  # what was masked with them is kept, and would do
@@ -324,16 +354,62 @@ def test_a_link_lost_together_with_what_hangs_on_it_is_computed_again(whole, tmp
 
 def test_weights_are_kept_while_a_job_needs_them_and_of_the_intact_texts(tmp_path):
     run(BagLearner(), tmp_path)
-    held = {
-        file.stem
-        for file in tmp_path.glob("jobs/*.safetensors")
-        if any(name.startswith("weights.") for name in read_tensors(file)[0])
-    }
-    assert held == {"k000-s0", "k000-s1"}
+    assert weights_in(tmp_path) == BASES
     run(BagLearner(), tmp_path / "all", keep_weights=True)
     files_ = list((tmp_path / "all").glob("jobs/*.safetensors"))
     assert len(files_) == JOBS
     assert all("weights.weight" in read_tensors(file)[0] for file in files_)
+
+
+def weights_in(root: Path) -> set[str]:
+    return {
+        file.stem
+        for file in root.glob("jobs/*.safetensors")
+        if any(name.startswith("weights.") for name in read_tensors(file)[0])
+    }
+
+
+BASES = {"k000-s0", "k000-s1"}
+LINKS = {f"{name}-{{}}-s{seed}" for name in MEASURES[:2] for seed in range(2)}
+
+
+def test_weights_are_dropped_before_the_wave_that_needs_them_is_trained(whole, tmp_path):
+    """Then what its packs mask is kept, for all of them."""
+    stopped_in(tmp_path, "01-001")
+    assert weights_in(tmp_path) == BASES | {name.format("roar-k020") for name in LINKS}
+    stopped(tmp_path, 3)  # two epochs of that pack, then in the first of the next
+    assert weights_in(tmp_path) == BASES
+    assert {path.parent.name for path in tmp_path.glob("packs/*/inputs.*")} == {"02-000", "02-001"}
+    assert_same_bits(run(BagLearner(), tmp_path), whole)
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped", "gone"])
+def test_inputs_lost_after_the_weights_they_came_from_are_computed_again(whole, tmp_path, how):
+    stopped_in(tmp_path, "02-000")
+    harm(tmp_path / "packs" / "02-001" / "inputs.safetensors", how)
+    learner = BagLearner()
+    if how == "gone":
+        result = run(learner, tmp_path)
+    else:
+        with pytest.warns(UserWarning, match="inputs.safetensors' is damaged"):
+            result = run(learner, tmp_path)
+    assert_same_bits(result, whole)
+    assert learner.resumed == [2]
+
+
+def test_inputs_damaged_while_the_run_goes_on_are_said(whole, tmp_path, monkeypatch):
+    write = RoarStore.write_inputs
+
+    def damaged(store, pack, inputs):
+        write(store, pack, inputs)
+        if pack.id == "02-001":
+            harm(tmp_path / "packs" / pack.id / "inputs.safetensors", "flipped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RoarStore, "write_inputs", damaged)
+        with pytest.warns(UserWarning, match="is damaged"), refused("give the same command"):
+            run(BagLearner(), tmp_path)
+    assert_same_bits(run(BagLearner(), tmp_path), whole)
 
 
 @pytest.mark.parametrize("room", [0, 1, 5, 30, 100, 115])

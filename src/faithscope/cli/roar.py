@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from faithscope.cli.roar_parcel import pack_to, unpack_to
 from faithscope.cli.shared import Device, Json, Yes, app, ask, examples, make_folder
 from faithscope.errors import FaithscopeError
 from faithscope.registry import split_specs
@@ -33,6 +34,8 @@ DEMO_PACK = 12
 DEMO_ROWS = (20_000, 10_000)
 """Rows of the synthetic problem to fit on and to test on."""
 NOTHING_BEGUN = "interrupted: nothing had been begun"
+PACKING = ("part_size", "states")
+"""Options that go with --pack alone."""
 SHORTER = "fewer --seeds, --levels, --measures or --epochs"
 
 
@@ -42,6 +45,8 @@ SHORTER = "fewer --seeds, --levels, --measures or --epochs"
         "faithscope roar --dataset 'babi:data/babi(task=1)' --seeds 5 --recursive",
         "faithscope roar --dataset reviews.csv --model hf:roberta-base \\",
         "    --measures 'gradient,integrated_gradients(scaling=paper)' --levels 10,50,90 --dry-run",
+        "faithscope roar --pack runs/babi1          # carry it elsewhere, unpack it and go on",
+        "faithscope roar --unpack runs/babi1.parcel --out runs/babi1",
     )
 )
 def roar(
@@ -118,6 +123,25 @@ def roar(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it will cost, and do nothing.")
     ] = False,
+    pack: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Pack a run that was stopped or is finished into small files, to go on elsewhere.",
+        ),
+    ] = None,
+    unpack: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", help="Unpack such files into --out; several are joined by seeds."
+        ),
+    ] = None,
+    part_size: Annotated[
+        float, typer.Option(metavar="MB", help="Of --pack: how large a file may be.")
+    ] = 15.0,
+    states: Annotated[
+        bool, typer.Option("--states", help="Of --pack: trainings that have begun, too (large).")
+    ] = False,
     as_json: Json = False,
     yes: Yes = False,
 ) -> None:
@@ -125,9 +149,16 @@ def roar(
     from faithscope.console import note, print_json, say, waiting
 
     if demo:
-        _only(context, ("demo", "out", "device", "as_json"))
+        _only(context, "demo", ("out", "device", "as_json"))
         with _one_thread():
             return run_demo(out or Path("faithscope-roar-demo"), device, as_json)
+    if pack is not None:
+        _only(context, "pack", ("out", "part_size", "states"))
+        return pack_to(pack, out, part_size, states)
+    if unpack:
+        _only(context, "unpack", ("out",))
+        return unpack_to(unpack, out)
+    _only(context, "", tuple(name for name in context.params if name not in PACKING))
     if dataset is None:
         raise FaithscopeError("roar needs --dataset, for example bundled:babi1, or --demo.")
     number = _numbers("seeds", seeds)
@@ -385,12 +416,14 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w.=-]+", "-", name).strip("-.")
 
 
-def _only(context: typer.Context, allowed: tuple[str, ...]) -> None:
-    """Refuse options that have no effect beside --demo."""
-    for name in context.params:
+def _only(context: typer.Context, mode: str, allowed: tuple[str, ...]) -> None:
+    """Refuse options that have no effect beside --demo, --pack or --unpack, or without --pack."""
+    for parameter in context.command.params:
+        name, option = str(parameter.name), parameter.opts[0]
         source = context.get_parameter_source(name)
-        if name not in allowed and source is not None and source.name == "COMMANDLINE":
-            raise FaithscopeError(
-                f"--{name.replace('_', '-')} has no effect with --demo, whose run is fixed: leave "
-                "--demo out and give --dataset."
-            )
+        if name in (mode, *allowed) or source is None or source.name != "COMMANDLINE":
+            continue
+        if not mode:
+            raise FaithscopeError(f"{option} has no effect without --pack: leave it out.")
+        why = ", whose run is fixed: leave --demo out and give --dataset" if mode == "demo" else ""
+        raise FaithscopeError(f"{option} has no effect with --{mode}{why or ': leave it out'}.")

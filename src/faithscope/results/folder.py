@@ -64,10 +64,10 @@ def is_begun(root: Path, plan: Mapping[str, Any]) -> bool:
             f"'{file}' is damaged, so it cannot be told what was run there: put it back, or give "
             "another folder."
         ) from None
-    differences = list(_differences(found, json.loads(json.dumps(plan))))
-    if differences:
+    differing = list(differences(found, json.loads(json.dumps(plan))))
+    if differing:
         raise FaithscopeError(
-            f"'{root}' holds another run ({'; '.join(differences[:3])}): give another folder, or "
+            f"'{root}' holds another run ({'; '.join(differing[:3])}): give another folder, or "
             "remove it."
         )
     return True
@@ -92,11 +92,11 @@ def digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
+def differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
     """What differs between two plans, in words."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in sorted({*there, *here}):
-            yield from _differences(there.get(key), here.get(key), f"{name} {key}".strip())
+            yield from differences(there.get(key), here.get(key), f"{name} {key}".strip())
     elif there != here:
         yield f"{name} is {_short(there)} there and {_short(here)} here"
 

@@ -67,6 +67,11 @@ class Pack:
     id: str
     jobs: tuple[Job, ...]
 
+    @property
+    def wave(self) -> str:
+        """Packs of the same wave need nothing of each other."""
+        return self.id.partition("-")[0]
+
 
 @dataclass(frozen=True)
 class Jobs:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -261,25 +261,38 @@ class Roar:
         return result
 
     def _run(self, store: RoarStore, progress: Report) -> None:
+        """Wave by wave: decide what all packs of a wave mask, then train them.
+
+        What they mask is bits, so during nearly all of a run its folder holds no other weights
+        than those of the intact texts and of the wave in training.
+        """
         masker = _Masker(self, store)
         todo = store.packs_to_run(self.packs)
         done = len(self.jobs) - sum(len(pack.jobs) for pack in todo)
-        for pack in todo:
-            self._run_pack(store, masker, pack, done, progress)
-            done += len(pack.jobs)
+        for _, wave in groupby(todo, key=lambda pack: pack.wave):
+            packs = list(wave)
+            for pack in packs:
+                if not store.has_inputs(pack):
+                    tell = self._teller(pack, done, progress)
+                    store.write_inputs(pack, masker.inputs(pack, tell))
+            store.drop_weights(packs)
+            for pack in packs:
+                self._run_pack(store, pack, self._teller(pack, done, progress))
+                done += len(pack.jobs)
 
-    def _run_pack(
-        self, store: RoarStore, masker: _Masker, pack: Pack, done: int, progress: Report
-    ) -> None:
+    def _teller(self, pack: Pack, done: int, progress: Report) -> Callable[..., None]:
         epochs, count = self.learner.recipe.epochs, len(pack.jobs)
 
         def tell(doing: str, epoch: int = 0) -> None:
             trained = done + count * epoch / epochs
             progress(Progress(doing, pack.id, count, epoch, epochs, trained, len(self.jobs)))
 
+        return tell
+
+    def _run_pack(self, store: RoarStore, pack: Pack, tell: Callable[..., None]) -> None:
         inputs = store.inputs(pack)
         if inputs is None:
-            inputs = store.write_inputs(pack, masker.inputs(pack, tell))
+            raise _damaged_meanwhile(f"What the pack '{pack.id}' masks")
         data = [masked(self.data, inputs.masks[job.id]) for job in pack.jobs]
         training = self.learner.begin(data, [job.seed for job in pack.jobs])
         kept, seconds = store.kept(pack, inputs), 0.0
@@ -330,10 +343,7 @@ class Roar:
         for job in self.jobs.jobs:
             card = store.card(job)
             if card is None:
-                raise FaithscopeError(
-                    f"The training '{job.id}' was damaged while the run went on: give the same "
-                    "command once more."
-                )
+                raise _damaged_meanwhile(f"The training '{job.id}'")
             cards[job] = card
         about = {"data": self.data.name, "model": self.learner.name}
         trainings = [
@@ -742,6 +752,12 @@ def _check_scores(job: Job, eligible: Tensor, scores: Tensor) -> None:
         f"Scores of {job.measure} are NaN or infinite for the model '{job.parent.id}' (level "
         f"{job.parent.k}, seed {job.parent.seed}), whose training has probably diverged: give a "
         "lower learning rate, and another folder."
+    )
+
+
+def _damaged_meanwhile(what: str) -> FaithscopeError:
+    return FaithscopeError(
+        f"{what} was damaged while the run went on: give the same command once more."
     )
 
 

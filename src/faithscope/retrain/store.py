@@ -9,8 +9,8 @@
 
 Every file is put into place in one step and carries a hash of what it holds, so after a kill at
 any moment a file is whole, old or absent, and a damaged one is found, said and computed again.
-The weights of a job are kept while another job needs them to decide what to mask, those of the
-intact texts for good; `keep_weights` keeps all.
+The weights of a job are kept until it is decided, and kept, what every job that needs them masks;
+those of the intact texts for good; `keep_weights` keeps all.
 """
 
 from __future__ import annotations
@@ -37,10 +37,14 @@ from faithscope.results.files import replace_file
 from faithscope.results.folder import begin, digest, locked, writing
 from faithscope.retrain.jobs import Job, Jobs, Pack
 from faithscope.retrain.learner import Trained, Weights
-from faithscope.retrain.result import RoarResult, load_roar
+from faithscope.retrain.result import ROAR_SCHEMAS, RoarResult, load_roar
 
 KEEP_EVERY = 5.0
 """Seconds after which the state of a pack in training is worth another file."""
+KEEP_SHARE = 0.05
+"""How much of a training's time keeping its state may take: those of large packs are kept less."""
+RESULT_FILES = (*(f"{name}.parquet" for name in ROAR_SCHEMAS), "examples.json", "manifest.json")
+"""What `RoarResult.save` writes."""
 
 Masks = Mapping[str, Tensor]
 """The masked positions of one job: bool [N, T] by split."""
@@ -81,6 +85,7 @@ class RoarStore:
         self.keep_every = keep_every
         self.keep_weights = keep_weights
         self._last_kept = time.monotonic()
+        self._keeping = 0.0
 
     @staticmethod
     @contextmanager
@@ -138,6 +143,31 @@ class RoarStore:
 
     def packs_to_run(self, packs: Sequence[Pack]) -> list[Pack]:
         """The packs with an unfinished job, and those whose lost weights such packs need."""
+        return self._to_run(packs)[0]
+
+    def portable(self, packs: Sequence[Pack], *, states: bool = False) -> list[Path]:
+        """The files with which a run goes on elsewhere, or is read there if it is whole.
+
+        Without `states` a pack in training begins anew there, on the texts that are kept.
+        """
+        finished = [job for job in self.jobs.jobs if self.card(job) is not None]
+        files = [self._job_file(job, "json") for job in finished]
+        if self.finished() is not None:
+            return [*files, *(self.root / name for name in RESULT_FILES)]
+        wanted, explained = self._to_run(packs)
+        for job in finished:
+            if job in explained and self._has_model(job):
+                files.append(self._job_file(job, "safetensors"))
+        for pack in wanted:
+            if self.inputs(pack) is not None:
+                folder = self._pack_folder(pack)
+                files.append(folder / "inputs.safetensors")
+                if states and (folder / "state.safetensors").exists():
+                    files.append(folder / "state.safetensors")
+        return files
+
+    def _to_run(self, packs: Sequence[Pack]) -> tuple[list[Pack], set[Job]]:
+        """The packs that must be run, and the jobs whose models are explained for them."""
         wanted: list[Pack] = []
         explained: set[Job] = set()
         for pack in reversed(packs):
@@ -148,7 +178,7 @@ class RoarStore:
                 if self.inputs(pack) is None:
                     for job in pack.jobs:
                         explained |= set(self.jobs.explained_for(job))
-        return wanted[::-1]
+        return wanted[::-1], explained
 
     # Jobs
 
@@ -213,21 +243,26 @@ class RoarStore:
                 held = {"card": card, "hash": digest(_canonical(card))}
                 replace_file(self._job_file(job, "json"), json.dumps(held, indent=1).encode())
             shutil.rmtree(self._pack_folder(pack), ignore_errors=True)
-            self._drop_weights(pack)
 
     def _keeps_weights(self, job: Job) -> bool:
         return self.keep_weights or job.k == 0 or bool(self.jobs.children[job])
 
-    def _drop_weights(self, pack: Pack) -> None:
-        """Forget the models that this pack was the last to need."""
+    def drop_weights(self, packs: Sequence[Pack]) -> None:
+        """Forget the models that these packs, whose inputs are kept, were the last to need."""
         if self.keep_weights:
             return
-        for parent in dict.fromkeys(job.parent for job in pack.jobs):
+        begun = {job for pack in packs for job in pack.jobs}
+        for parent in {job.parent for job in begun}:
             if parent is None or parent.k == 0:
                 continue
             below = self.jobs.children[parent]
-            if all(self._job_file(child, "json").exists() for child in below):
-                self._job_file(parent, "safetensors").unlink(missing_ok=True)
+            if all(job in begun or self._job_file(job, "json").exists() for job in below):
+                with writing(self.root):
+                    self._job_file(parent, "safetensors").unlink(missing_ok=True)
+
+    def has_inputs(self, pack: Pack) -> bool:
+        """Whether it is kept what a pack is trained on; a damaged file is found when it is read."""
+        return (self._pack_folder(pack) / "inputs.safetensors").exists()
 
     def _has_model(self, job: Job) -> bool:
         file = self._job_file(job, "safetensors")
@@ -261,8 +296,8 @@ class RoarStore:
             self._damaged(file, error)
             return None
 
-    def write_inputs(self, pack: Pack, inputs: Inputs) -> Inputs:
-        """Keep what a pack is trained on, so that nothing is explained twice; returned hashed."""
+    def write_inputs(self, pack: Pack, inputs: Inputs) -> None:
+        """Keep what a pack is trained on, so that nothing is explained twice."""
         tensors = {
             f"{job}.{split}": _packed_bits(mask)
             for job, masks in inputs.masks.items()
@@ -276,7 +311,6 @@ class RoarStore:
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(folder / "inputs.safetensors", tensor_file(tensors, about))
         self._last_kept = time.monotonic()
-        return Inputs(inputs.masks, inputs.notes, tensor_digest(tensors, {}))
 
     def kept(self, pack: Pack, inputs: Inputs) -> Kept | None:
         """How far the training of a pack on these inputs was kept."""
@@ -294,15 +328,20 @@ class RoarStore:
 
     def keep(self, pack: Pack, inputs: Inputs, state: Mapping[str, Tensor], seconds: float) -> None:
         """Keep a pack after an epoch."""
+        started = time.monotonic()
         about = {"inputs": inputs.digest, "seconds": repr(seconds)}
         with writing(self.root):
             file = self._pack_folder(pack) / "state.safetensors"
             replace_file(file, tensor_file(state, about))
         self._last_kept = time.monotonic()
+        self._keeping = self._last_kept - started
 
     def is_time_to_keep(self) -> bool:
         """Whether the last kept state is old enough for another one to be worth its time."""
-        return time.monotonic() - self._last_kept >= self.keep_every
+        if self.keep_every == 0:
+            return True
+        waited = time.monotonic() - self._last_kept
+        return waited >= max(self.keep_every, self._keeping / KEEP_SHARE)
 
     def _damaged(self, file: Path, error: Exception) -> None:
         warnings.warn(f"'{file}' is damaged ({error}): it is computed again.", stacklevel=3)
