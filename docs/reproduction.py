@@ -7,7 +7,7 @@ python docs/reproduction.py --check     # only checks, as the tests do
 A page says `<!-- begin: NAME -->`, then what the function NAME returns, then `<!-- end -->`. Those
 on images are here, those on text in reproduction_text.py. Every number comes from the summaries,
 which studies/summarise.py and summarise_roar.py make from run folders, except the papers' own,
-which stand in PAPER with where they are from.
+which stand in PAPER with where they are from, those on text in studies/paper.
 """
 
 from __future__ import annotations

@@ -3,17 +3,21 @@
 python studies/summarise_roar.py runs/roar_babi1 --data 'babi:data/babi(task=1)'
 
 As studies/summarise.py does for images: NAME.json has the name of the folder and holds the command
-(command.txt of the folder), data, model, protocol, cost and machine, every curve with its intervals
-and its values by seed (RACU can be computed again from them), RACU by seed, left out one seed at a
-time, and its paired differences between procedures and between measures, the trainings at both ends
-with their validation, sparsity and compute time. `--data` adds the share of each class in each
-split and the words that tell most of the class. The same folder gives the same file.
+(command.txt of the folder), data, model, protocol, cost and machine, whether the models of the
+intact texts learnt anything, every curve with its intervals and its values by seed (RACU can be
+computed again from them), RACU by seed, left out one seed at a time, and its paired differences
+between procedures and between measures, the trainings at both ends with their validation, sparsity
+and compute time. Fewer than three seeds have no intervals (null), one-token steps no RACU. `--data`
+adds the share of each class in each split, the words that tell most of the class and how many words
+have a pretrained vector. The same folder gives the same file; a model's folder is named by its last
+part only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
@@ -26,7 +30,7 @@ import faithscope as fs
 from faithscope.data.text_sources import fingerprint, load_text
 from faithscope.data.vocabulary import CLS, EOS, PAD, Vocabulary
 from faithscope.methods.words import word_information
-from faithscope.metrics.racu import seed_interval
+from faithscope.metrics.racu import told_interval
 from faithscope.report.roar_rows import at_level, sparsity_rows, time_rows
 from faithscope.retrain.result import RoarResult
 
@@ -35,7 +39,10 @@ ENDS = (0, 100)
 TELLING = 6
 """How many of the words that tell most of the class are named."""
 KEPT = {
-    "data": ("name", "metric", "sizes", "mean_length", "vocabulary", "majority", "fingerprint"),
+    "data": (
+        *("name", "metric", "sizes", "mean_length", "vocabulary", "majority", "fingerprint"),
+        *("truncated", "notes"),
+    ),
     "model": ("name", "parameters", "recipe"),
     "protocol": ("strategy", "levels", "procedures", "measures", "seeds", "specials", "clip"),
     "versions": ("faithscope", "torch"),
@@ -50,12 +57,13 @@ def summarise(folder: Path, data: str | None = None) -> Row:
     root = folder if (folder / "manifest.json").exists() else folder / name  # of a study's one run
     file = folder / "command.txt"
     manifest = result.manifest
-    return {
+    found = {
         "name": folder.absolute().name,
         "command": file.read_text().strip().splitlines() if file.exists() else [],
         **{part: {key: manifest[part].get(key) for key in keys} for part, keys in KEPT.items()},
         "cost": manifest["cost"],
         "device": manifest["machine"].get("device"),
+        "learnt": not result.is_unlearned,
         "headline": result.headline(),
         "warnings": result.warnings(),
         **({} if data is None else about_data(result, data)),
@@ -71,12 +79,31 @@ def summarise(folder: Path, data: str | None = None) -> Row:
         "sparsity": table(without_names(sparsity_rows({"": result}))),
         "time": table(without_names(time_rows({"": result}))),
     }
+    named: Row = without_place(found, manifest["model"]["name"])
+    return named
+
+
+def without_place(value: Any, model: str) -> Any:
+    """The same with a model that is a folder named by its last part, wherever it is named.
+
+    >>> without_place({"headline": "By ROAR of hf:/mine/minilm on sst"}, "hf:/mine/minilm")
+    {'headline': 'By ROAR of hf:minilm on sst'}
+    """
+    kind, _, place = model.partition(":")
+    if "/" not in place:
+        return value
+    if isinstance(value, dict):
+        return {key: without_place(item, model) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_place(item, model) for item in value]
+    return value.replace(model, f"{kind}:{Path(place).name}") if isinstance(value, str) else value
 
 
 def about_data(result: RoarResult, data: str) -> Row:
     """What a manifest does not say of the very data that was run.
 
-    The share of each class that occurs, by split, and the words that tell most of the class.
+    The share of each class that occurs, by split, the words that tell most of the class, and the
+    size of pretrained vectors with how many words of the vocabulary have one.
     """
     texts = load_text(data)
     if fingerprint(texts) != result.manifest["data"]["fingerprint"]:
@@ -92,6 +119,9 @@ def about_data(result: RoarResult, data: str) -> Row:
             for name, split in texts.splits
         },
         "telling_words": [tokens.words[i] for i in told.argsort(descending=True)[:TELLING]],
+        "vectors": None
+        if (known := texts.vectors) is None
+        else {"size": known.size, "words": sum(word in known.vectors for word in tokens.words)},
     }
 
 
@@ -111,22 +141,27 @@ def values(result: RoarResult) -> list[Row]:
 
 
 def racu_rows(result: RoarResult) -> list[Row]:
-    """RACU with its interval, and without clipping."""
-    free = {(row["measure"], row["procedure"]): row for row in result.racu(False).to_pylist()}
+    """RACU with its interval, and without clipping; none for one-token steps."""
+    free = {(row["measure"], row["procedure"]): row for row in known_racu(result, clip=False)}
     return [
         {
             **{key: row[key] for key in ("measure", "procedure", "mean", "ci_low", "ci_high", "n")},
             "unclipped": free[row["measure"], row["procedure"]]["mean"],
         }
-        for row in result.racu().to_pylist()
+        for row in known_racu(result)
     ]
+
+
+def known_racu(result: RoarResult, clip: bool | None = None) -> list[Row]:
+    """RACU's rows; none where tokens were counted, because it is relative to masking all."""
+    return list(result.racu(clip).to_pylist()) if result.is_relative else []
 
 
 def by_seed(result: RoarResult) -> list[Row]:
     """RACU of every seed."""
     return [
         {"measure": row["measure"], "procedure": row["procedure"], "seed": seed, "racu": value}
-        for row in result.racu().to_pylist()
+        for row in known_racu(result)
         for seed, value in zip(row["seeds"], row["values"], strict=True)
     ]
 
@@ -140,7 +175,7 @@ def left_out(result: RoarResult) -> list[Row]:
             "seed": seed,
             **interval([value for own, value in known if own != seed]),
         }
-        for row in result.racu().to_pylist()
+        for row in known_racu(result)
         for known in [list(zip(row["seeds"], row["values"], strict=True))]
         for seed, _ in known
         if len(known) > 2
@@ -177,7 +212,7 @@ def between_measures(result: RoarResult) -> list[Row]:
 
 def racu_values(result: RoarResult) -> dict[tuple[str, str], list[float]]:
     """RACU by measure and procedure: one number a seed."""
-    rows = result.racu().to_pylist()
+    rows = known_racu(result)
     return {(row["measure"], row["procedure"]): row["values"] for row in rows}
 
 
@@ -189,9 +224,10 @@ def difference(first: Iterable[float], second: Iterable[float]) -> Row:
 
 
 def interval(numbers: list[float]) -> Row:
-    """A mean over seeds with its interval."""
-    mean, low, high = seed_interval(numbers)
-    return {"mean": mean, "ci_low": low, "ci_high": high}
+    """A mean over the seeds that have a number, with its interval if they are three or more."""
+    known = [number for number in numbers if math.isfinite(number)]
+    found = told_interval(known) if known else [math.nan] * 3
+    return dict(zip(("mean", "ci_low", "ci_high"), found, strict=True))
 
 
 def trainings(folder: Path, result: RoarResult, k: int) -> list[Row]:

@@ -1,0 +1,296 @@
+"""The pictures of the page on text: curves by data set, all runs at once, one token, sparsity.
+
+A measure has one colour and marker in all of them, that of `faithscope report`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from filling import Row, Summaries, save
+from text_runs import MEASURES, WORDS, Run, published, runs
+from text_tables import MODELS, picture_name
+
+WIDTH = 10.0
+ACROSS = 3
+"""Panels in a row of small ones."""
+COLUMNS = {"recursive": "Recursive ROAR: ranked again", "roar": "ROAR: ranked once"}
+"""Procedures as columns; the paper's own first, because some runs have no other."""
+
+
+def draw_text(have: Summaries) -> None:
+    """Draw every picture that there are runs for."""
+    from faithscope.report.plots import Plot
+
+    percents, tokens = runs(have), runs(have, relative=False)
+    drawn: dict[str, tuple[Any, str]] = {}
+    for _, same in groupby(percents, key=lambda run: run.known.dataset):
+        own = list(same)
+        drawn[picture_name(own[0])] = by_data_set(own), f"{own[0].known.dataset}: curves"
+    if len(percents) > 1:
+        drawn["text-all"] = small(percents, curve_panel("recursive")), "all runs"
+    if percents:
+        drawn["text-racu"] = racu_figure(percents), "RACU beside the paper's"
+    if tokens:
+        drawn["text-count"] = small(tokens, curve_panel("recursive")), "one token at a time"
+    if sparse := [run for run in percents if run.rows("sparsity")]:
+        drawn["text-sparsity"] = small(sparse, sparsity_panel, floor=False), "sparsity"
+    for name, (figure, words) in drawn.items():
+        save(Plot(name, figure, words, words), name)
+
+
+def by_data_set(own: Sequence[Run]) -> Any:
+    """The curves of a data set: a row for each model, ROAR beside Recursive ROAR."""
+    from matplotlib.figure import Figure
+
+    from faithscope.report.style import house_style
+
+    columns = [name for name in COLUMNS if any(name in run.procedures for run in own)]
+    with house_style():
+        figure = Figure(figsize=(WIDTH, 0.55 + 3.1 * len(own)))
+        grid = frame(figure, len(own), len(columns), right=0.78)
+        for line, run in zip(grid, own, strict=True):
+            for axes, procedure in zip(line, columns, strict=True):
+                if procedure not in run.procedures:
+                    axes.set_axis_off()
+                    continue
+                curves(axes, run, procedure)
+                words = COLUMNS[procedure]
+                model = f"{run.known.ours}: {words.partition(':')[0]}"
+                heading(axes, model if len(own) > 1 else words)
+                axes.set_xlabel("tokens masked, the most important first")
+            line[0].set_ylabel(f"{run.metric} on the test split")
+        legend(figure, own, beside=True)
+    return figure
+
+
+def small(own: Sequence[Run], panel: Callable[[Any, Run], None], *, floor: bool = True) -> Any:
+    """Small panels, one for each run; `floor` if they show the largest class alone."""
+    from matplotlib.figure import Figure
+
+    from faithscope.report.style import house_style
+
+    across = min(ACROSS, len(own))
+    down = -(-len(own) // across)
+    with house_style():
+        figure = Figure(figsize=(WIDTH, 0.9 + 2.6 * down))
+        grid = frame(figure, down, across, right=0.985, foot=0.85, share=False)
+        panels = [axes for line in grid for axes in line]
+        for axes, run in zip(panels, own, strict=False):
+            panel(axes, run)
+            heading(axes, run.title)
+        for axes in panels[len(own) :]:
+            axes.set_axis_off()
+        legend(figure, own, beside=False, floor=floor)
+    return figure
+
+
+def curve_panel(procedure: str) -> Callable[[Any, Run], None]:
+    """A panel with the curves of a procedure."""
+
+    def draw(axes: Any, run: Run) -> None:
+        curves(axes, run, procedure if procedure in run.procedures else run.procedures[0])
+        axes.set_ylabel(run.metric)
+        axes.set_xlabel("share of tokens masked" if run.is_relative else "tokens masked")
+
+    return draw
+
+
+def sparsity_panel(axes: Any, run: Run) -> None:
+    """How few tokens hold the scores."""
+    from matplotlib.ticker import PercentFormatter
+
+    rows = [row for row in run.rows("sparsity") if row["kind"] == "relative"]
+    lines(axes, {name: [r for r in rows if r["measure"] == name] for name in WORDS}, "x")
+    axes.set_ylim(0, 1.03)
+    axes.set_xlim(5, 95)
+    for axis, whole in ((axes.yaxis, 1), (axes.xaxis, 100)):
+        axis.set_major_formatter(PercentFormatter(whole, decimals=0, symbol=" %"))
+    axes.set_xticks(range(10, 100, 20))
+    axes.set_ylabel("share of the scores")
+    axes.set_xlabel("most important tokens")
+
+
+def curves(axes: Any, run: Run, procedure: str) -> None:
+    """The curves of a run by one procedure, and the largest class alone."""
+    from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
+
+    from faithscope.report.style import INK
+
+    rows = [row for row in run.rows("curves") if row["procedure"] == procedure]
+    lines(axes, {name: [r for r in rows if r["measure"] == name] for name in WORDS}, "k")
+    axes.axhline(run.study["data"]["majority"]["score"], color=INK, linewidth=1, linestyle=":")
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    if run.is_relative:
+        axes.xaxis.set_major_locator(MultipleLocator(20))
+        axes.xaxis.set_major_formatter(PercentFormatter(100, decimals=0, symbol=" %"))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def lines(axes: Any, found: Mapping[str, Sequence[Row]], x: str) -> None:
+    """A line for each measure, with its band where it has one."""
+    looks = all_looks()
+    for name, rows in found.items():
+        own = sorted(rows, key=lambda row: row[x])
+        if not own:
+            continue
+        places, means, low, high = (
+            np.array([row[key] for row in own], dtype=np.float64)
+            for key in (x, "mean", "ci_low", "ci_high")
+        )
+        if not np.isnan(low).all():
+            axes.fill_between(places, low, high, color=looks[name]["color"], alpha=0.15, lw=0)
+        axes.plot(places, means, **looks[name])
+    tidy(axes)
+
+
+def racu_figure(own: Sequence[Run]) -> Any:
+    """RACU of every run and measure, the paper's beside ours."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    from faithscope.report.style import MUTED, house_style
+
+    across = min(ACROSS, len(own))
+    down = -(-len(own) // across)
+    looks = all_looks()
+    with house_style():
+        figure = Figure(figsize=(WIDTH, 0.85 + 1.75 * down))
+        grid = frame(figure, down, across, right=0.985, left=0.155, foot=0.75, share=False)
+        ends = racu_ends(own)
+        panels = [axes for line in grid for axes in line]
+        for place, (axes, run) in enumerate(zip(panels, own, strict=False)):
+            for name in run.measures:
+                y = list(MEASURES).index(name)
+                paper = published(run.theirs["racu"][name])
+                ours = run.racu(name)
+                if paper is not None:
+                    dot(axes, paper, y - 0.16, {"color": MUTED, "marker": "D"}, hollow=True)
+                if ours is not None:
+                    dot(axes, ours, y + 0.16, looks[name])
+            axes.axvline(0, color=MUTED, linewidth=1, linestyle="--")
+            axes.set_yticks(
+                range(len(MEASURES)), [""] * len(MEASURES) if place % across else MEASURES.values()
+            )
+            axes.set_ylim(len(MEASURES) - 0.5, -0.5)
+            axes.set_xlim(*ends)
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+            theirs = MODELS[run.known.model]
+            other = "" if run.known.ours == theirs else f" (paper: {theirs})"
+            heading(axes, f"{run.title}{other}")
+            tidy(axes)
+        for axes in panels[len(own) :]:
+            axes.set_axis_off()
+        racu_legend(figure)
+    return figure
+
+
+def racu_ends(own: Sequence[Run]) -> tuple[float, float]:
+    """What all panels show: everything that is drawn, and 0."""
+    rows = [row for run in own for name in run.measures for row in (run.racu(name),) if row]
+    rows += [published(run.theirs["racu"][name]) or {} for run in own for name in run.measures]
+    keys = ("mean", "ci_low", "ci_high")
+    known = [row[key] for row in rows for key in keys if row.get(key) is not None]
+    known += [value for row in rows for value in row.get("values", [])]
+    return min(0.0, *known) - 0.05, max(known) + 0.05
+
+
+def dot(axes: Any, row: Row, y: float, look: Mapping[str, Any], *, hollow: bool = False) -> None:
+    """A mean with its interval, or with single seeds where there is none."""
+    if row["ci_low"] is not None:
+        axes.plot([row["ci_low"], row["ci_high"]], [y, y], color=look["color"], linewidth=1.6)
+    else:
+        each = row["values"]
+        axes.plot(each, [y] * len(each), "|", color=look["color"], markersize=8)
+    face = "white" if hollow else look["color"]
+    axes.plot(row["mean"], y, marker=look["marker"], color=look["color"], mfc=face, markersize=5)
+
+
+def racu_legend(figure: Any) -> None:
+    """What the marks of the RACU figure mean."""
+    from matplotlib.lines import Line2D
+
+    from faithscope.report.style import INK, MUTED
+
+    entries = {
+        "paper (Table 2)": Line2D([], [], color=MUTED, marker="D", mfc="white", markersize=5),
+        "ours, in the measure's colour": Line2D([], [], color=INK, marker="o", markersize=5),
+        "one seed, where there are fewer than three": Line2D(
+            [], [], color=INK, marker="|", linestyle="", markersize=8
+        ),
+        "random masking": Line2D([], [], color=MUTED, linewidth=1, linestyle="--"),
+    }
+    figure.legend(entries.values(), entries, loc="lower center", ncol=len(entries))
+
+
+# What all share
+
+
+def all_looks() -> dict[str, Any]:
+    """Colour and marker of every measure."""
+    from faithscope.report.roar_figures import measure_looks
+
+    return dict(measure_looks(list(WORDS)))
+
+
+def frame(
+    figure: Any,
+    down: int,
+    across: int,
+    *,
+    right: float,
+    left: float = 0.065,
+    foot: float = 0.5,
+    share: bool = True,
+) -> Any:
+    """Panels with room for titles, names of axes and a legend."""
+    height = float(figure.get_size_inches()[1])
+    grid = {
+        "left": left,
+        "right": right,
+        "top": 1 - 0.3 / height,
+        "bottom": foot / height,
+        "wspace": 0.08 if share else 0.27,
+        "hspace": 0.36 if share else 0.44,
+    }
+    sharing = "row" if share else False
+    return figure.subplots(down, across, sharey=sharing, squeeze=False, gridspec_kw=grid)
+
+
+def heading(axes: Any, text: str) -> None:
+    """The title of a panel."""
+    axes.set_title(text, loc="left", weight="bold", size=9)
+
+
+def tidy(axes: Any) -> None:
+    """Thin lines behind, no ticks."""
+    from faithscope.report.style import INK, LINE, MUTED
+
+    axes.grid(color=LINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, labelcolor=MUTED)
+    axes.tick_params(axis="y", labelcolor=INK)
+
+
+def legend(figure: Any, own: Sequence[Run], *, beside: bool, floor: bool = True) -> None:
+    """Which line is which: at the right, or below."""
+    from matplotlib.lines import Line2D
+
+    from faithscope.report.style import INK
+
+    looks = all_looks()
+    names = [name for name in WORDS if any(name in run.all_measures for run in own)]
+    entries = {WORDS[name]: Line2D([], [], **looks[name]) for name in names}
+    if floor:
+        entries["largest class alone"] = Line2D([], [], color=INK, linewidth=1, linestyle=":")
+    place: dict[str, Any] = (
+        {"loc": "upper left", "bbox_to_anchor": (0.79, 0.95)}
+        if beside
+        else {"loc": "lower center", "ncol": len(entries)}
+    )
+    figure.legend(entries.values(), entries, handlelength=2.6, columnspacing=1.4, **place)
