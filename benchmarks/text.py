@@ -3,6 +3,7 @@
     python benchmarks/text.py train    # an epoch, one thread: packed LSTM ÷ ours
     python benchmarks/text.py explain  # integrated gradients: packed, one α at a time ÷ ours
     python benchmarks/text.py pack --models 45   # on a GPU: one packed model at a time ÷ a pack
+    python benchmarks/text.py steps --models 45  # on a GPU: a pack's step and its largest kernels
     python benchmarks/text.py end --epochs 20    # where both ways end, for a few seeds
 
 The straightforward way is what one writes first: nn.LSTM on packed sequences, nn.Embedding, Adam
@@ -29,7 +30,7 @@ from faithscope.data.text import TokenData, Tokens
 from faithscope.data.text_sources import load_text
 from faithscope.data.vocabulary import CLS, EOS, MASK, PAD
 from faithscope.methods.text import measure
-from faithscope.retrain.bilstm import BiLSTMLearner, PackTraining
+from faithscope.retrain.bilstm import BiLSTMLearner, PackTraining, _Recorded
 from faithscope.retrain.learner import Weights
 
 T = TypeVar("T")
@@ -265,6 +266,36 @@ def bench_pack(learner: BiLSTMLearner, data: TokenData, models: int, steps: int)
 
 
 @torch.no_grad()
+def bench_steps(
+    learner: BiLSTMLearner, data: TokenData, models: int, seeds: int, steps: int
+) -> None:
+    """A recorded step of a pack of models of a few seeds, and where its time goes."""
+    training = learner.begin([data] * models, [place % seeds for place in range(models)])
+    recorded = _Recorded(training)
+    steps = min(steps, training.steps_per_epoch)
+    for _ in range(3):
+        recorded.graph.replay()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(steps - 3):
+        recorded.graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    step = begin.elapsed_time(end) / (steps - 3)
+    whole = training.steps_per_epoch * learner.recipe.epochs
+    read, real = sum(recorded.counts), float(data.train.lengths.double().mean())
+    longest = len(recorded.counts) * training.batch_size
+    print(f"{models} models, {seeds} seeds: {step:.2f} ms a step, {whole} steps a training")
+    print(f"tokens of a batch: {real * training.batch_size:.0f} in it, {read} read, not {longest}")
+    recorded.at.zero_()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        recorded.graph.replay()
+        torch.cuda.synchronize()
+    rows = sorted(profile.key_averages(), key=lambda row: -row.self_device_time_total)
+    for row in rows[:6]:
+        print(f"  {row.self_device_time_total / 1e3:.2f} ms in {row.count} × {row.key[:70]}")
+
+
 def accuracy(model: Straightforward, tokens: Tokens, device: str) -> float:
     """Share of texts that are answered rightly."""
     right = 0
@@ -330,7 +361,7 @@ def shaped(kind: str) -> TokenData:
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("train", "explain", "pack", "end"))
+    parser.add_argument("what", choices=("train", "explain", "pack", "steps", "end"))
     parser.add_argument("--data", default="bundled:babi1")
     parser.add_argument("--device", default=None)
     parser.add_argument("--models", type=int, default=45)
@@ -340,7 +371,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=2)
     given = parser.parse_args()
-    device = given.device or ("cuda" if given.what == "pack" else "cpu")
+    device = given.device or ("cuda" if given.what in ("pack", "steps") else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error(f"there is no GPU for '{given.what}': run it where one is.")
     torch.set_num_threads(given.threads)
     if given.data.startswith("shape:"):
         data = shaped(given.data.removeprefix("shape:"))
@@ -357,6 +390,8 @@ def main() -> None:
         bench_explain(learner, data, given.texts)
     elif given.what == "pack":
         bench_pack(learner, data, given.models, given.steps or 60)
+    elif given.what == "steps":
+        bench_steps(learner, data, given.models, given.seeds, given.steps or 100)
     else:
         recipe = replace(learner.recipe, epochs=given.epochs)
         bench_end(BiLSTMLearner(data.kind, device=device, recipe=recipe), data, given.seeds)
