@@ -130,6 +130,13 @@ def test_keeping_what_takes_long_takes_a_small_share_of_the_time(tmp_path, monke
     assert found == [False, True, False, False, True]
 
 
+def test_all_machines_that_trained_are_named(tmp_path, monkeypatch):
+    for name, stop in (("first", True), ("second", False)):
+        monkeypatch.setattr("faithscope.retrain.roar._device_name", lambda _, name=name: name)
+        result = stopped(tmp_path, 7) if stop else run(BagLearner(), tmp_path)
+    assert result.manifest["machine"]["device"] == "first, second"
+
+
 def killed(out: Path, seconds: float, pace: float) -> None:
     """Run in a process of its own, and kill that after so many seconds."""
     child = multiprocessing.get_context("fork").Process(

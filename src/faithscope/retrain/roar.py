@@ -309,7 +309,8 @@ class Roar:
             tell("training", training.epoch)
         with _timed() as taken:
             trained = training.finish()
-        store.write_jobs(pack, inputs, trained, seconds + taken(), {"device": self.learner.device})
+        notes = {"device": self.learner.device, "machine": _device_name(self.learner.device)}
+        store.write_jobs(pack, inputs, trained, seconds + taken(), notes)
 
     def _explain(
         self,
@@ -416,6 +417,8 @@ class Roar:
     def _manifest(self, cards: Mapping[Job, Mapping[str, Any]]) -> dict[str, Any]:
         learner = self.learner
         devices = dict.fromkeys(card["device"] for card in cards.values())
+        here = _device_name(learner.device)  # cards of earlier versions do not name it
+        machines = dict.fromkeys(card.get("machine", here) for card in cards.values())
         training = sum(card["seconds"] for card in cards.values())
         explaining: dict[str, float] = defaultdict(float)
         for job, card in cards.items():
@@ -450,7 +453,7 @@ class Roar:
                 "pack_size": self.pack_size,
             },
             "machine": {
-                "device": _device_name(learner.device),
+                "device": ", ".join(machines),
                 "threads": torch.get_num_threads(),
                 "platform": platform.platform(),
                 "python": platform.python_version(),
