@@ -482,7 +482,7 @@ class TestSizes:
         """As on a GPU: all steps read as many rows at each time; the last has rows of no text."""
         data = task(paired=paired)
         by_text, by_shape = (small_learner(data).begin([data] * 2, [0, 1]) for _ in range(2))
-        counts = by_shape.most_rows()
+        counts = by_shape.most_rows(3)
         lengths = data.train.lengths
         assert sum(counts) < len(counts) * by_shape.batch_size
         assert len(counts) == lengths.max()
@@ -497,7 +497,7 @@ class TestSizes:
     def test_no_step_has_more_rows_than_the_most(self):
         data = task()
         training = small_learner(data).begin([data] * 3, [4, 9, 4])
-        most = torch.tensor(training.most_rows())
+        most = torch.tensor(training.most_rows(3))
         times = torch.arange(len(most))
         seen = torch.zeros_like(most)
         for epoch in range(3):

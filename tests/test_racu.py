@@ -6,10 +6,19 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 import faithscope as fs
 from conftest import FIXTURES, randn
-from faithscope.metrics.racu import absolute_area, racu_doubts, seed_interval
+from faithscope.metrics.racu import (
+    FEWEST_SEEDS,
+    absolute_area,
+    is_surely_above,
+    racu_doubts,
+    seed_interval,
+)
 from faithscope.retrain.leakage import leaks
 
 REFERENCE = json.loads((FIXTURES / "roar" / "racu.json").read_text())
@@ -147,3 +156,25 @@ def test_one_seed_tells_of_no_leak_and_equal_seeds_do():
 def test_leaks_of_other_shapes_are_refused():
     with pytest.raises(fs.FaithscopeError, match="curves"):
         leaks(np.zeros(3))
+
+
+@given(st.lists(st.floats(-1, 1).map(lambda x: round(x, 3)), min_size=1, max_size=8))
+def test_surely_above_zero_is_said_by_both_intervals(values):
+    found, array = is_surely_above(values), np.array(values)
+    if len(array) < FEWEST_SEEDS or np.ptp(array) == 0:
+        assert found == (len(array) >= FEWEST_SEEDS and array[0] > 0)
+        return
+    low = stats.ttest_1samp(array, 0).confidence_interval(0.95).low
+    if abs(low) > 1e-9:
+        assert found == (low > 0 and seed_interval(array).low > 0)
+
+
+def test_the_bootstrap_alone_does_not_make_it_sure():
+    values = [0.048, 0.063, 0.180, 0.023, -0.013]
+    assert seed_interval(values).low > 0
+    assert not is_surely_above(values)
+
+
+def test_seeds_without_a_value_make_nothing_sure():
+    assert is_surely_above([0.2, 0.21, 0.22, math.nan])
+    assert not is_surely_above([0.2, 0.21, math.nan])

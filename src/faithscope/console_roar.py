@@ -169,7 +169,7 @@ def _show_racu(result: RoarResult) -> None:
         "mean over seeds, too few for intervals; 0 is random masking."
         if len(result.seeds) < FEWEST_SEEDS
         else "mean over seeds with the distances to the ends of its 95 % interval; * better, † "
-        "worse than random masking."
+        "worse than random masking, by that interval and by Student's t."
     )
     say(
         "Area between the curves of a measure and of random masking, relative to the most it could "

@@ -134,6 +134,25 @@ def told_interval(values: ArrayLike) -> SeedInterval:
     return seed_interval(array)
 
 
+def is_surely_above(values: ArrayLike) -> bool:
+    """Whether a mean over seeds is above zero by both intervals: the bootstrap's and Student's t.
+
+    The bootstrap's alone is too narrow for so few numbers: of normal ones around zero it leaves out
+    zero in about one case of six with five seeds, in more than one of four with three.
+
+    >>> is_surely_above([0.1, 0.2, 0.3]), is_surely_above([0.1, 0.15, 0.2])
+    (False, True)
+    """
+    array = np.asarray(values, dtype=np.float64)
+    array = array[~np.isnan(array)]
+    if len(array) < FEWEST_SEEDS or not told_interval(array).low > 0:
+        return False
+    from scipy import stats
+
+    spread = array.std(ddof=1) / np.sqrt(len(array))
+    return bool(array.mean() > stats.t.ppf(0.975, len(array) - 1) * spread)
+
+
 def _area(values: Tensor, ratios: Tensor) -> Tensor:
     """The area under values [..., I], by trapezoids."""
     return ((values[..., 1:] + values[..., :-1]) / 2 * (ratios[1:] - ratios[:-1])).sum(-1)

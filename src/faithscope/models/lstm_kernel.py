@@ -30,7 +30,7 @@ PRECISION = "tf32x3"
 
 
 def forward(gates: Tensor, weight: Tensor, counts: Counts) -> tuple[Tensor, Tensor, Tensor]:
-    """As recurrence._loop, without the cells' tanh."""
+    """As recurrence._loop, without the cells' tanh; g is kept as tanh(g), not as σ(2g)."""
     gates = gates.contiguous()
     cell = gates.new_empty(*gates.shape[:2], weight.shape[-1])
     hidden = torch.empty_like(cell)

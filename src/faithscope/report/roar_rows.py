@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from faithscope.metrics.racu import FEWEST_SEEDS, told_interval
+from faithscope.metrics.racu import FEWEST_SEEDS, is_surely_above, told_interval
 from faithscope.retrain.verdict import METRICS, PROCEDURES, score
 
 if TYPE_CHECKING:
@@ -141,6 +141,6 @@ def _verdict(row: Row) -> str:
     """How RACU compares with random masking, whose RACU is 0; "" with too few seeds to say."""
     if row["n"] < FEWEST_SEEDS or math.isnan(row["ci_low"]):
         return ""
-    if row["ci_low"] > 0:
+    if is_surely_above(row["values"]):
         return "better"
-    return "worse" if row["ci_high"] < 0 else "same"
+    return "worse" if is_surely_above([-value for value in row["values"]]) else "same"

@@ -377,15 +377,15 @@ class PackTraining:
         order[:count] = torch.randperm(count, generator=generator)
         return order.view(-1, size)
 
-    def most_rows(self) -> Counts:
-        """How many rows of a batch there are at each time, at most, in all steps of all epochs.
+    def most_rows(self, epochs: int) -> Counts:
+        """How many rows of a batch there are at each time, at most, in all steps of so many epochs.
 
         Long texts come first in a batch, and its second longest text is hardly ever as long as the
         longest of all: much less is read than if every row were that long.
         """
         lengths = self.texts["train"].lengths.cpu()
         longest = torch.zeros(self.batch_size, dtype=lengths.dtype)
-        for epoch in range(self.learner.recipe.epochs):
+        for epoch in range(epochs):
             for seed in set(self.seeds):
                 order = self._shuffled(seed, epoch)
                 read = torch.where(order >= 0, lengths[order], 0)
@@ -398,7 +398,7 @@ class PackTraining:
         """Train one more epoch and validate it."""
         order = self.order(self.epoch)
         if self.device.type == "cuda":
-            if self._recorded is None:
+            if self._recorded is None or self.epoch >= self._recorded.epochs:
                 self._recorded = _Recorded(self)
             self._recorded.run(order)
         else:
@@ -512,7 +512,8 @@ class _Recorded:
     def __init__(self, training: PackTraining) -> None:
         self.training = training
         device = training.device
-        self.counts = training.most_rows()
+        self.epochs = max(training.learner.recipe.epochs, training.epoch + 1)
+        self.counts = training.most_rows(self.epochs)
         self.order = self._sorted(training.order(0))
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
         before = training.state()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from faithscope.metrics.racu import FEWEST_SEEDS, told_interval
+from faithscope.metrics.racu import FEWEST_SEEDS, is_surely_above
 from faithscope.retrain.jobs import BASELINE
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _first(best: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _beside_random(rows: Sequence[Mapping[str, Any]]) -> str:
-    others = [row["measure"] for row in rows if not row["ci_low"] > 0]
+    others = [row["measure"] for row in rows if not is_surely_above(row["values"])]
     if len(others) == len(rows):
         return "None is surely better than random masking."
     if not others:
@@ -96,14 +96,12 @@ def _beside_random(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _not_below(best: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Measures whose RACU, seed by seed, is not surely lower than that of the best."""
-    found = []
-    for row in rows:
-        gap = np.array(best["values"]) - np.array(row["values"])
-        gap = gap[np.isfinite(gap)]
-        low = told_interval(gap).low if len(gap) else math.nan
-        if row is not best and not low > 0:
-            found.append(row["measure"])
-    return found
+    return [
+        row["measure"]
+        for row in rows
+        if row is not best
+        and not is_surely_above(np.array(best["values"]) - np.array(row["values"]))
+    ]
 
 
 def _by_ends(result: RoarResult, procedure: str, about: str) -> str:
@@ -125,13 +123,12 @@ def _by_ends(result: RoarResult, procedure: str, about: str) -> str:
             f"{own}; random masking ends at {others}."
         )
     where = f"By{where[2:]}"
-    gap = told_interval(gaps[best])
-    if gap.mean <= 0:
+    if float(gaps[best].mean()) <= 0:
         return (
             f"{where}, under no measure does the {metric} {way} further than under random masking "
             f"(to {others}; best: {best}, to {own})."
         )
-    sure = "further than" if gap.low > 0 else "not surely further than"
+    sure = "further than" if is_surely_above(gaps[best]) else "not surely further than"
     return (
         f"{where}, the {metric} {way}s furthest under {best}, to {own}, {sure} under random "
         f"masking, which ends at {others}."
