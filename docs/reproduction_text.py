@@ -1,7 +1,8 @@
 """What docs/reproduction.py fills in on text: every block of reproduction_text.md by name.
 
-text_runs.py reads runs and the paper's numbers, text_findings.py judges the six findings,
-text_tables.py, text_appendix.py and text_babi1.py make the sections, text_figures.py the pictures.
+text_runs.py reads runs and the paper's numbers, text_numbers.py has intervals and how numbers are
+written, text_findings.py and text_curves.py judge the six findings, text_tables.py, text_table2.py,
+text_appendix.py and text_babi1.py make the sections, text_figures.py the pictures.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from text_babi1 import text_babi1
 from text_figures import draw_text
 from text_findings import text_findings, verdict_lines
 from text_runs import runs
-from text_tables import overlaps, text_by_run, text_overview, text_racu, text_runs
+from text_table2 import overlaps, text_doubts, text_racu
+from text_tables import text_by_run, text_chance, text_ends, text_overview, text_runs
 
 __all__ = ["TEXT_BLOCKS", "draw_text"]
 
@@ -42,6 +44,8 @@ def text_short(have: Summaries) -> str:
 TEXT_BLOCKS: Mapping[str, Callable[[Summaries], str]] = {
     "text in short": text_short,
     "text runs": text_runs,
+    "text chance": text_chance,
+    "text ends": text_ends,
     "text findings": text_findings,
     "text racu": text_racu,
     "text overview": text_overview,
@@ -53,5 +57,6 @@ TEXT_BLOCKS: Mapping[str, Callable[[Summaries], str]] = {
     "text time": text_time,
     "text cost": text_cost,
     "text bases": text_bases,
+    "text doubts": text_doubts,
     "text commands": text_commands,
 }

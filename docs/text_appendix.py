@@ -6,26 +6,35 @@ A section that needs runs of its own stands with its heading, and is left out wi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from filling import Row, Summaries, listed, number, percent, table
+from text_numbers import (
+    above,
+    below,
+    bootstrap_alone,
+    count,
+    is_loose,
+    shown,
+    student,
+    with_interval,
+)
 from text_runs import (
     BASES,
+    CHANCE,
     MEASURES,
     METRICS,
     SEEDS,
+    TOKENS,
     WORDS,
     Run,
-    above,
-    count,
+    named,
     paper,
     published,
     runs,
-    shown,
-    with_interval,
 )
-from text_tables import sizes_words
+from text_tables import every_run, sizes_words
 
 # ROAR against Recursive ROAR
 
@@ -35,26 +44,38 @@ def text_procedures(have: Summaries) -> str:
     own = [run for run in runs(have) if len(run.procedures) == 2]
     if not own:
         return "No run here has both procedures."
-    rows, sure, cases = [], 0, 0
-    for run in own:
-        for name in run.measures:
-            gap = procedure_gap(run, name)
-            cases += run.is_told
-            sure += run.is_told and above(gap)
-            after, before = (run.racu(name, procedure) for procedure in ("recursive", "roar"))
-            rows.append([run.short, WORDS[name], shown(before), shown(after), shown(gap, "+")])
-    said = (
-        f"By Recursive ROAR RACU is surely higher in {sure} of {cases} cases, seed by seed."
-        if cases
-        else ""
-    )
+    cases = [(run, name, procedure_gap(run, name)) for run in own for name in run.measures]
+    rows = [
+        [
+            run.with_seeds,
+            WORDS[name],
+            *(shown(run.racu(name, procedure)) for procedure in ("roar", "recursive")),
+            shown(gap, "+"),
+        ]
+        for run, name, gap in cases
+    ]
     heads = ["RACU [%]", "", "ROAR", "Recursive ROAR", "difference"]
-    return f"{said}{table_after(said)}{table(heads, rows, names=2)}"
+    sure = [case for case in cases if case[0].is_told and case[0].is_comparable]
+    said = procedure_words({f"{WORDS[name]} on {run.short}": gap for run, name, gap in sure})
+    return "\n\n".join(filter(None, [said, table(heads, rows, names=2)]))
 
 
-def table_after(said: str) -> str:
-    """An empty line between a sentence and its table."""
-    return "\n\n" if said else ""
+def procedure_words(gaps: Mapping[str, Row | None]) -> str:
+    """How often ranking again surely raises RACU."""
+    if not gaps:
+        return ""
+    sure = sum(map(above, gaps.values()))
+    with bootstrap_alone():
+        loosely = sum(map(above, gaps.values()))
+    said = f"By Recursive ROAR RACU is surely higher in {sure} of {len(gaps)} cases"
+    if loosely == sure:
+        return f"{said}."
+    each = [
+        f"{name} {shown(student(gap['values']), '+')}"
+        for name, gap in gaps.items()
+        if gap is not None and is_loose(gap)
+    ]
+    return f"{said}, in {loosely} by BCa's interval alone; by Student's: {listed(each)}."
 
 
 def procedure_gap(run: Run, measure: str) -> Row | None:
@@ -87,9 +108,8 @@ def text_count(have: Summaries) -> str:
     parts = [
         "## One token at a time (App. F)",
         "Recursive ROAR in steps of one token, up to ten, as in Figure 8, whose numbers cannot be "
-        "read from the text at hand. There is no RACU then. The second table sets such a step "
-        "beside the percents that mask about as many tokens of a mean text; the paper expects "
-        "lower performance from the finer steps.",
+        "read from the text at hand. There is no RACU then. The paper expects lower performance "
+        "from the finer steps.",
         "![Performance against the number of tokens masked](images/reproduction-text-count.png)",
     ]
     for run in own:
@@ -115,7 +135,7 @@ def count_table(run: Run) -> str:
     heads = [
         f"{run.known.dataset}, {run.metric} [%] after",
         *(count(k, "token") for k in marks),
-        "below random",
+        f"below random after {count(last, 'token')}, points",
     ]
     return table(heads, rows)
 
@@ -128,8 +148,10 @@ def gap_to_random(run: Run, measure: str, k: int) -> Row:
 
 def count_words(run: Run) -> str:
     """What the curves say at their end."""
+    if run.cut_at is not None:
+        return f"{run.short}: cut off after {run.cut_at} of {TOKENS} tokens, so no verdict."
     if not run.is_told:
-        return f"{run.short}: no verdict from these seeds."
+        return f"{run.short}: no verdict from {count(len(run.seeds), 'seed')}."
     last = run.levels[-1]
     gaps = {name: gap_to_random(run, name, last) for name in run.measures}
     sure = [name for name, gap in gaps.items() if above(gap)]
@@ -142,28 +164,49 @@ def count_words(run: Run) -> str:
 
 
 def finer_table(run: Run, twin: Run) -> str:
-    """A count of tokens beside the percents that mask about as many."""
+    """A count of tokens beside the percents that mask about as many, both below random's."""
     tokens = twin.study["data"]["mean_length"] - 2
     fits = [k for k in twin.levels[1:-1] if tokens * k / 100 <= run.levels[-1] + 0.5]
     if not fits or run.seeds != twin.seeds:
         return ""
     k = fits[-1]
-    tokens_masked = min(run.levels[1:], key=lambda number: abs(number - tokens * k / 100))
-    rows = []
-    for name in run.measures:
-        if name not in twin.measures:
-            continue
-        fine = run.values(name)[:, run.levels.index(tokens_masked)]
-        coarse = twin.values(name)[:, twin.levels.index(k)]
-        cells = [run.point(name, tokens_masked), twin.point(name, k)]
-        rows.append([WORDS[name], *map(shown, cells), shown(with_interval(fine - coarse), "+")])
+    masked = min(run.levels[1:], key=lambda number_: abs(number_ - tokens * k / 100))
+    own = [name for name in run.measures if name in twin.measures]
+    pairs = {n: (gap_to_random(run, n, masked), gap_to_random(twin, n, k)) for n in own}
+    gaps = {n: paired(coarse, fine) for n, (fine, coarse) in pairs.items()}
+    rows = [[WORDS[n], *map(shown, pairs[n]), shown(gaps[n], "+")] for n in own]
     heads = [
-        f"{run.known.dataset}, {run.metric} [%]",
-        f"{count(tokens_masked, 'token')}, one by one",
+        f"{run.short}, {run.metric} below random's, points",
+        f"{count(masked, 'token')}, one by one",
         f"{k} % (about {number(tokens * k / 100, 1)} tokens), in steps of {twin.levels[1]} %",
         "difference",
     ]
-    return table(heads, rows)
+    random = paired(run.point("random", masked), twin.point("random", k))
+    return f"{finer_words(masked, k, random, gaps)}\n\n{table(heads, rows)}"
+
+
+def paired(one: Row, other: Row) -> Row:
+    """The second less the first, seed by seed."""
+    pairs = zip(one["values"], other["values"], strict=True)
+    return with_interval([after - before for before, after in pairs])
+
+
+def finer_words(tokens: int, k: int, random: Row, gaps: Mapping[str, Row]) -> str:
+    """What masking at random makes of the comparison, and what is left of it."""
+    better, worse = ([n for n, gap in gaps.items() if sure(gap)] for sure in (above, below))
+    more = "more" if random["mean"] >= 0 else "less"
+    said = (
+        f"{count(tokens, 'token').capitalize()} are not {k} % of every text: random masking alone "
+        f"loses {number(100 * abs(random['mean']), 1)} points {more}. So both are set against "
+        "random masking of the same kind. "
+    )
+    if better:
+        return f"{said}Then the finer steps are surely ahead for {named(better)}."
+    behind = f" (surely behind for {named(worse)})" if worse else ""
+    return (
+        f"{said}Then the finer steps are not surely ahead for any measure{behind}: this run does "
+        "not show the gain that the paper expects. Texts of equal length would be needed."
+    )
 
 
 # Sparsity
@@ -172,12 +215,12 @@ def finer_table(run: Run, twin: Run) -> str:
 def text_sparsity(have: Summaries) -> str:
     """App. E: how few tokens hold the scores."""
     own = [run for run in runs(have) if run.rows("sparsity")]
-    columns = [("count", 1), ("count", 3), ("count", 10), ("relative", 10), ("relative", 20)]
+    columns = [("count", 1), ("count", 10), ("relative", 10), ("relative", 20)]
     rows, said = [], []
     for run in own:
-        names = [name for name in run.all_measures if sparse(run, name, "relative", 10)]
+        names = [n for n in (*run.measures, "random") if sparse(run, n, "relative", 10)]
         rows += [
-            [run.short, WORDS[name], *(shown(sparse(run, name, *column)) for column in columns)]
+            [run.with_seeds, WORDS[name], *(shown(sparse(run, name, *c)) for c in columns)]
             for name in names
         ]
         ranked = sorted(
@@ -186,7 +229,7 @@ def text_sparsity(have: Summaries) -> str:
         )
         if ranked:
             said.append(
-                f"{WORDS[ranked[0]]} on {run.short}, "
+                f"{WORDS[ranked[0]]} on {run.with_seeds}, "
                 f"{shown(sparse(run, ranked[0], 'relative', 10))} %"
             )
     heads = [
@@ -194,10 +237,7 @@ def text_sparsity(have: Summaries) -> str:
         "",
         *(f"{x} %" if kind == "relative" else count(x, "token") for kind, x in columns),
     ]
-    claim = (
-        f"The sparsest by the first 10 %: {'; '.join(said)}. In the paper attention is the "
-        "sparsest on bAbI, integrated gradients nearly everywhere else."
-    )
+    claim = f"The sparsest by the first 10 %: {'; '.join(said)}."
     return f"{claim}\n\n{table(heads, rows, names=2)}"
 
 
@@ -213,6 +253,8 @@ def sparse_mean(run: Run, measure: str) -> float:
 
 
 # Time and cost
+
+DEAR = "integrated_gradients"
 
 
 def text_time(have: Summaries) -> str:
@@ -253,42 +295,44 @@ def seconds_words(seconds: float) -> str:
 
 
 def dear_words(have: Summaries) -> str:
-    """What share of a run integrated gradients are."""
-    each = []
+    """What share of all steps those of integrated gradients are, here and in the paper."""
+    ours, theirs = [], []
     for run in runs(have):
-        cost = run.study["cost"]
-        spent = {name.partition("(")[0]: s for name, s in cost["explaining_seconds"].items()}
-        if "integrated_gradients" in spent and cost["seconds"]:
-            share = spent["integrated_gradients"] / cost["seconds"]
-            each.append(f"{percent(share)} on {run.short}")
-    if not each:
+        names = [name for name in [*run.measures, "random"] if run.time(name) is not None]
+        if DEAR not in names:
+            continue
+        steps = {name: (run.time(name) or {})["step_seconds"] for name in names}
+        ours.append(f"{percent(steps[DEAR] / sum(steps.values()))} on {run.short}")
+        minutes = run.theirs["minutes"]
+        if set(names) <= set(minutes):
+            share = minutes[DEAR] / sum(minutes[name] for name in names)
+            theirs.append(f"{percent(share)} on {run.short}")
+    if not ours:
         return ""
+    rows = f", by its rows {listed(theirs)}" if theirs else ""
     return (
-        "Explaining by integrated gradients took "
-        f"{listed(each)} of the run's whole time; in the paper their steps are about two thirds "
-        "of the total."
+        f"Of one step of every measure, those of integrated gradients take {listed(ours)}; the "
+        f"paper says about two thirds of its total{rows}."
     )
 
 
 def text_cost(have: Summaries) -> str:
     """What each run cost."""
     rows = []
-    for relative in (True, False):
-        for run in runs(have, relative=relative):
-            cost, recipe = run.study["cost"], run.study["model"]["recipe"]
-            explaining = sum(cost["explaining_seconds"].values())
-            rows.append(
-                [
-                    f"{run.short}{'' if relative else ', one token at a time'}",
-                    f"{cost['trainings']:,}",
-                    f"{recipe['epochs']} × {recipe['batch_size']}",
-                    f"{cost.get('packs', '—')} / {cost.get('pack_size', '—')}",
-                    seconds_words(cost["training_seconds"]),
-                    seconds_words(explaining),
-                    str(run.study["device"] or "—"),
-                    str(run.study["versions"]["torch"] or "—"),
-                ]
-            )
+    for run in every_run(have):
+        cost, recipe = run.study["cost"], run.study["model"]["recipe"]
+        rows.append(
+            [
+                f"{run.short}{'' if run.is_relative else ', one token at a time'}",
+                f"{cost['trainings']:,}",
+                f"{recipe['epochs']} × {recipe['batch_size']}",
+                f"{cost.get('packs', '—')} / {cost.get('pack_size', '—')}",
+                seconds_words(cost["training_seconds"]),
+                seconds_words(sum(cost["explaining_seconds"].values())),
+                str(run.study["device"] or "—"),
+                str(run.study["versions"]["torch"] or "—"),
+            ]
+        )
     heads = [
         *("run", "trainings", "epochs × batch", "packs / models in one"),
         *("training", "explaining", "machine", "torch"),
@@ -339,7 +383,8 @@ def text_bases(have: Summaries) -> str:
         [
             "## Loaders checked: one model each",
             "Read, trained once with one seed on the intact texts, not explained. One seed has no "
-            "interval, and where the training part stands in the score is not the paper's.",
+            "interval; where other texts stand in for the training part, the score cannot be "
+            "compared.",
             table(["", "", "paper", "ours"], rows, names=2),
             "\n".join(notes),
         ]
@@ -360,11 +405,9 @@ SPECS = {
 def text_commands(have: Summaries) -> str:
     """The commands of every run and of the page."""
     lines: list[str] = []
-    for relative in (True, False):
-        for run in runs(have, relative=relative):
-            lines += [*run.study["command"], summary_command(run)]
-    if SEEDS in have.studies:
-        lines.append(have.studies[SEEDS]["command"])
+    for run in every_run(have):
+        lines += [*run.study["command"], summary_command(run)]
+    lines += [have.studies[name]["command"] for name in (SEEDS, CHANCE) if name in have.studies]
     bases = have.studies.get(BASES, {})
     lines += dict.fromkeys(base["command"] for base in bases.values() if "command" in base)
     lines.append("python docs/reproduction.py --figures")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 from filling import Row, Summaries, save
-from text_runs import MEASURES, WORDS, Run, published, runs
-from text_tables import MODELS, picture_name
+from text_runs import MEASURES, MODELS, WIDEST, WORDS, Run, published_racu, runs
+from text_tables import picture_name
 
 WIDTH = 10.0
 ACROSS = 3
@@ -32,8 +32,8 @@ def draw_text(have: Summaries) -> None:
         drawn[picture_name(own[0])] = by_data_set(own), f"{own[0].known.dataset}: curves"
     if len(percents) > 1:
         drawn["text-all"] = small(percents, curve_panel("recursive")), "all runs"
-    if percents:
-        drawn["text-racu"] = racu_figure(percents), "RACU beside the paper's"
+    if near := [run for run in percents if run.is_comparable]:
+        drawn["text-racu"] = racu_figure(near), "RACU beside the paper's"
     if tokens:
         drawn["text-count"] = small(tokens, curve_panel("recursive")), "one token at a time"
     if sparse := [run for run in percents if run.rows("sparsity")]:
@@ -50,8 +50,9 @@ def by_data_set(own: Sequence[Run]) -> Any:
 
     columns = [name for name in COLUMNS if any(name in run.procedures for run in own)]
     with house_style():
-        figure = Figure(figsize=(WIDTH, 0.55 + 3.1 * len(own)))
-        grid = frame(figure, len(own), len(columns), right=0.78)
+        width = WIDTH * (1.0 if len(columns) > 1 else 0.6)
+        figure = Figure(figsize=(width, 0.55 + 3.1 * len(own)))
+        grid = frame(figure, len(own), len(columns), left=0.65 / width, right=1 - 2.2 / width)
         for line, run in zip(grid, own, strict=True):
             for axes, procedure in zip(line, columns, strict=True):
                 if procedure not in run.procedures:
@@ -60,7 +61,7 @@ def by_data_set(own: Sequence[Run]) -> Any:
                 curves(axes, run, procedure)
                 words = COLUMNS[procedure]
                 model = f"{run.known.ours}: {words.partition(':')[0]}"
-                heading(axes, model if len(own) > 1 else words)
+                heading(axes, f"{model if len(own) > 1 else words}{seed_words(run)}")
                 axes.set_xlabel("tokens masked, the most important first")
             line[0].set_ylabel(f"{run.metric} on the test split")
         legend(figure, own, beside=True)
@@ -81,11 +82,17 @@ def small(own: Sequence[Run], panel: Callable[[Any, Run], None], *, floor: bool 
         panels = [axes for line in grid for axes in line]
         for axes, run in zip(panels, own, strict=False):
             panel(axes, run)
-            heading(axes, run.title)
+            heading(axes, f"{run.title}{seed_words(run)}")
         for axes in panels[len(own) :]:
             axes.set_axis_off()
         legend(figure, own, beside=False, floor=floor)
     return figure
+
+
+def seed_words(run: Run) -> str:
+    """How many seeds, where they are too few for a band."""
+    few = run.with_seeds.removeprefix(run.short)
+    return few and f" ({len(run.seeds)} seeds)"
 
 
 def curve_panel(procedure: str) -> Callable[[Any, Run], None]:
@@ -143,9 +150,25 @@ def lines(axes: Any, found: Mapping[str, Sequence[Row]], x: str) -> None:
             for key in (x, "mean", "ci_low", "ci_high")
         )
         if not np.isnan(low).all():
-            axes.fill_between(places, low, high, color=looks[name]["color"], alpha=0.15, lw=0)
-        axes.plot(places, means, **looks[name])
+            known = slice(None, solid(places))
+            band = {"color": looks[name]["color"], "alpha": 0.1, "lw": 0}
+            axes.fill_between(places[known], low[known], high[known], **band)
+        line(axes, places, means, looks[name])
     tidy(axes)
+
+
+def solid(places: Any) -> int:
+    """How many points of a curve stand near enough to each other to be joined."""
+    is_cut = len(places) > 2 and places[-1] - places[-2] > WIDEST
+    return len(places) - is_cut
+
+
+def line(axes: Any, places: Any, means: Any, look: Mapping[str, Any]) -> None:
+    """A curve; a wide gap before its last point is dotted: nothing was trained there."""
+    known = solid(places)
+    axes.plot(places[:known], means[:known], **look)
+    if known < len(places):
+        axes.plot(places[-2:], means[-2:], **{**look, "linestyle": (0, (1, 3)), "linewidth": 1.2})
 
 
 def racu_figure(own: Sequence[Run]) -> Any:
@@ -161,28 +184,27 @@ def racu_figure(own: Sequence[Run]) -> Any:
     with house_style():
         figure = Figure(figsize=(WIDTH, 0.85 + 1.75 * down))
         grid = frame(figure, down, across, right=0.985, left=0.155, foot=0.75, share=False)
-        ends = racu_ends(own)
         panels = [axes for line in grid for axes in line]
         for place, (axes, run) in enumerate(zip(panels, own, strict=False)):
             for name in run.measures:
                 y = list(MEASURES).index(name)
-                paper = published(run.theirs["racu"][name])
+                paper = published_racu(run, name)
                 ours = run.racu(name)
                 if paper is not None:
-                    dot(axes, paper, y - 0.16, {"color": MUTED, "marker": "D"}, hollow=True)
+                    dot(axes, paper, y - 0.2, {"color": MUTED, "marker": "x"})
                 if ours is not None:
-                    dot(axes, ours, y + 0.16, looks[name])
+                    dot(axes, ours, y + 0.2, looks[name])
             axes.axvline(0, color=MUTED, linewidth=1, linestyle="--")
             axes.set_yticks(
                 range(len(MEASURES)), [""] * len(MEASURES) if place % across else MEASURES.values()
             )
             axes.set_ylim(len(MEASURES) - 0.5, -0.5)
-            axes.set_xlim(*ends)
+            axes.set_xlim(*racu_ends(run))
             axes.xaxis.set_major_locator(MaxNLocator(5))
             axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
             theirs = MODELS[run.known.model]
-            other = "" if run.known.ours == theirs else f" (paper: {theirs})"
-            heading(axes, f"{run.title}{other}")
+            other = "" if run.known.ours == theirs else f" / {theirs}"
+            heading(axes, f"{run.title}{other}{seed_words(run)}")
             tidy(axes)
         for axes in panels[len(own) :]:
             axes.set_axis_off()
@@ -190,25 +212,30 @@ def racu_figure(own: Sequence[Run]) -> Any:
     return figure
 
 
-def racu_ends(own: Sequence[Run]) -> tuple[float, float]:
-    """What all panels show: everything that is drawn, and 0."""
-    rows = [row for run in own for name in run.measures for row in (run.racu(name),) if row]
-    rows += [published(run.theirs["racu"][name]) or {} for run in own for name in run.measures]
+def racu_ends(run: Run) -> tuple[float, float]:
+    """What a panel shows: everything that is drawn, and 0."""
+    pairs = [(run.racu(name), published_racu(run, name)) for name in run.measures]
+    rows = [row for pair in pairs for row in pair if row is not None]
     keys = ("mean", "ci_low", "ci_high")
     known = [row[key] for row in rows for key in keys if row.get(key) is not None]
-    known += [value for row in rows for value in row.get("values", [])]
-    return min(0.0, *known) - 0.05, max(known) + 0.05
+    known += [value for row in rows for value in row.get("values", [])] if known else [0.0]
+    return min(0.0, *known) - 0.03, max(0.0, *known) + 0.03
 
 
-def dot(axes: Any, row: Row, y: float, look: Mapping[str, Any], *, hollow: bool = False) -> None:
+def dot(axes: Any, row: Row, y: float, look: Mapping[str, Any]) -> None:
     """A mean with its interval, or with single seeds where there is none."""
     if row["ci_low"] is not None:
         axes.plot([row["ci_low"], row["ci_high"]], [y, y], color=look["color"], linewidth=1.6)
     else:
         each = row["values"]
-        axes.plot(each, [y] * len(each), "|", color=look["color"], markersize=8)
-    face = "white" if hollow else look["color"]
-    axes.plot(row["mean"], y, marker=look["marker"], color=look["color"], mfc=face, markersize=5)
+        axes.plot(each, [y] * len(each), "|", color=look["color"], markersize=11, mew=1.6)
+    few = row["ci_low"] is None
+    axes.plot(row["mean"], y, **look_of(look), markersize=3.5 if few else 5.5)
+
+
+def look_of(look: Mapping[str, Any]) -> dict[str, Any]:
+    """Colour and marker alone."""
+    return {"color": look["color"], "marker": look["marker"], "mew": 1.6, "linestyle": ""}
 
 
 def racu_legend(figure: Any) -> None:
@@ -218,10 +245,10 @@ def racu_legend(figure: Any) -> None:
     from faithscope.report.style import INK, MUTED
 
     entries = {
-        "paper (Table 2)": Line2D([], [], color=MUTED, marker="D", mfc="white", markersize=5),
-        "ours, in the measure's colour": Line2D([], [], color=INK, marker="o", markersize=5),
+        "paper (Table 2)": Line2D([], [], color=MUTED, marker="x", markersize=5.5, mew=1.6),
+        "ours, in the measure's colour": Line2D([], [], color=INK, marker="o", markersize=5.5),
         "one seed, where there are fewer than three": Line2D(
-            [], [], color=INK, marker="|", linestyle="", markersize=8
+            [], [], color=INK, marker="|", linestyle="", markersize=11, mew=1.6
         ),
         "random masking": Line2D([], [], color=MUTED, linewidth=1, linestyle="--"),
     }
@@ -255,7 +282,7 @@ def frame(
         "right": right,
         "top": 1 - 0.3 / height,
         "bottom": foot / height,
-        "wspace": 0.08 if share else 0.27,
+        "wspace": 0.08 if share else 0.34,
         "hspace": 0.36 if share else 0.44,
     }
     sharing = "row" if share else False
@@ -289,7 +316,7 @@ def legend(figure: Any, own: Sequence[Run], *, beside: bool, floor: bool = True)
     if floor:
         entries["largest class alone"] = Line2D([], [], color=INK, linewidth=1, linestyle=":")
     place: dict[str, Any] = (
-        {"loc": "upper left", "bbox_to_anchor": (0.79, 0.95)}
+        {"loc": "upper right", "bbox_to_anchor": (1.0, 0.95)}
         if beside
         else {"loc": "lower center", "ncol": len(entries)}
     )

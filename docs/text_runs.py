@@ -10,13 +10,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from filling import ROOT, Row, Study, Summaries, listed, number, rows_of
-from numpy.typing import NDArray
-
-Array = NDArray[np.float64]
+from filling import ROOT, Row, Study, Summaries, listed, rows_of
+from text_numbers import ENDS, Array, above, count, fewest, turned
 
 MEASURES = {
     "attention": "attention",
@@ -27,12 +25,19 @@ MEASURES = {
 """The measures of the paper and how the page writes them."""
 OTHER = {"mutual_information": "mutual information", "random": "random"}
 WORDS = {**MEASURES, **OTHER}
+MUTUAL = "mutual_information"
+MODELS = {"bilstm": "BiLSTM-attention", "roberta": "RoBERTa"}
 PROCEDURES = {"recursive": "Recursive ROAR", "roar": "ROAR"}
 METRICS = {"accuracy": "accuracy", "macro_f1": "macro-F1", "micro_f1": "micro-F1"}
-ENDS = ("mean", "ci_low", "ci_high")
-NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SEEDS = "roar_babi1_seeds"
 BASES = "roar_bases"
+CHANCE = "interval_chance"
+ELEVEN = tuple(range(0, 101, 10))
+"""Levels of the paper's Table 2."""
+WIDEST = 20
+"""Points between two levels, at most, for a RACU that can stand beside Table 2."""
+TOKENS = 10
+"""Tokens that the paper masks one by one."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,23 @@ class Known:
     model: str
     ours: str = "BiLSTM-attention"
     instead: str = ""
+
+
+AGREES, PART, UNTOLD, NOT = "agrees", "agrees in part", "not told", "disagrees"
+
+
+class Finding(NamedTuple):
+    """A finding of the paper, our verdict on it, why, and the numbers as a table."""
+
+    claim: str
+    verdict: str
+    said: str
+    numbers: str = ""
+
+    def section(self, place: int) -> str:
+        """As the page has it."""
+        parts = [f"### {place}. {self.claim}: {self.verdict}", self.said, self.numbers]
+        return "\n\n".join(part for part in parts if part)
 
 
 MINILM = "MiniLM-L6"
@@ -98,7 +120,13 @@ class Run:
     def short(self) -> str:
         """Data set, and the model where it is not the usual one."""
         other = self.known.ours != "BiLSTM-attention"
-        return f"{self.known.dataset} ({self.known.ours})" if other else self.known.dataset
+        return f"{self.known.dataset} with {self.known.ours}" if other else self.known.dataset
+
+    @property
+    def with_seeds(self) -> str:
+        """The same, and how many seeds where they are too few for an interval."""
+        few = len(self.seeds) < fewest()
+        return f"{self.short} ({count(len(self.seeds), 'seed')})" if few else self.short
 
     @property
     def paper(self) -> Mapping[str, Any]:
@@ -136,6 +164,24 @@ class Run:
     def is_relative(self) -> bool:
         """Whether levels are percents, which RACU needs."""
         return bool(self.study["protocol"]["strategy"] == "relative")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has the eleven levels of Table 2."""
+        return self.levels == list(ELEVEN)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether its levels are near enough to each other for Table 2."""
+        return self.is_relative and is_dense(self.levels)
+
+    @property
+    def cut_at(self) -> int | None:
+        """The last level before a run was cut off, if it was."""
+        if not self.is_relative:
+            return self.levels[-1] if self.levels[-1] < TOKENS else None
+        *gaps, last = np.diff(self.levels).tolist()
+        return self.levels[-2] if gaps and last > max(gaps) else None
 
     @property
     def is_learnt(self) -> bool:
@@ -235,6 +281,16 @@ class Run:
         return self.find("time", measure=measure)
 
 
+def is_dense(levels: Sequence[int]) -> bool:
+    """Whether levels reach from 0 to 100 % without a wide gap.
+
+    >>> is_dense([0, 10, 30, 50, 70, 90, 100]), is_dense([0, 10, 20, 30, 40, 100])
+    (True, False)
+    """
+    reach = levels[0] == 0 and levels[-1] == 100
+    return reach and bool(np.diff(levels).max() <= WIDEST)
+
+
 def _is(row: Row, measure: str, procedure: str) -> bool:
     return bool(row["measure"] == measure and row["procedure"] == procedure)
 
@@ -260,7 +316,63 @@ def runs(have: Summaries, *, relative: bool = True) -> list[Run]:
 
 def told(have: Summaries) -> list[Run]:
     """Runs by Recursive ROAR in percents from which something can be concluded."""
-    return [run for run in runs(have) if run.is_told and "recursive" in run.procedures]
+    own = [run for run in runs(have) if run.is_told and run.is_comparable]
+    return [run for run in own if "recursive" in run.procedures]
+
+
+def untold(have: Summaries) -> list[Run]:
+    """Runs in percents that learnt, but have too few seeds or levels for a verdict."""
+    sure = {run.name for run in told(have)}
+    return [run for run in runs(have) if run.is_learnt and run.name not in sure]
+
+
+def published_racu(run: Run, measure: str) -> Row | None:
+    """The paper's RACU, if it prints one and the run's levels can be compared with its own."""
+    return published(run.theirs["racu"].get(measure)) if run.is_comparable else None
+
+
+def racu_over(run: Run, measure: str, levels: Sequence[int]) -> list[float]:
+    """RACU by seed over some of a run's levels, by Recursive ROAR, clipped as in Table 2."""
+    import torch
+
+    from faithscope.metrics.racu import racu
+
+    places = [run.levels.index(k) for k in levels]
+    curve, random = (torch.as_tensor(run.values(name)[:, places]) for name in (measure, "random"))
+    ratios = torch.tensor(levels, dtype=torch.float64) / 100
+    return [float(value) for value in racu(curve, random, ratios)]
+
+
+def moved(have: Summaries, levels: Sequence[int]) -> float | None:
+    """By how much leaving out levels moves the RACU of a run that has all eleven, at most."""
+    own = [run for run in runs(have) if run.is_full and run.is_learnt and run.has("random")]
+    gaps = [
+        float(np.mean(racu_over(run, name, levels)) - np.mean(racu_over(run, name, ELEVEN)))
+        for run in own
+        for name in run.measures
+    ]
+    return max(map(abs, gaps)) if gaps else None
+
+
+def level_words(run: Run) -> str:
+    """The levels of a run in words."""
+    unit = "%" if run.is_relative else "tokens"
+    steps = f", steps of {run.levels[1] - run.levels[0]}" * (" to " in level_span(run.levels))
+    return f"{level_span(run.levels)} {unit}{steps}"
+
+
+def level_span(levels: Sequence[int]) -> str:
+    """Levels, shortly where they are evenly spaced but for the last.
+
+    >>> level_span([0, 10, 20, 30]), level_span([0, 10, 20, 30, 100]), level_span([0, 10, 30, 50])
+    ('0 to 30', '0 to 30 and 100', '0, 10, 30, 50')
+    """
+    steps = np.diff(levels).tolist()
+    if len(set(steps)) == 1:
+        return f"{levels[0]} to {levels[-1]}"
+    if len(set(steps[:-1])) == 1 and len(steps) > 3:
+        return f"{levels[0]} to {levels[-2]} and {levels[-1]}"
+    return ", ".join(map(str, levels))
 
 
 def mean_racu(run: Run, measure: str) -> float:
@@ -280,125 +392,11 @@ def ahead_of(run: Run, measure: str) -> dict[str, Row]:
     return {name: gap for name, gap in others.items() if gap is not None and above(gap)}
 
 
-# Numbers over seeds
-
-
-def fewest() -> int:
-    """Seeds that an interval needs."""
-    from faithscope.metrics.racu import FEWEST_SEEDS
-
-    return FEWEST_SEEDS
-
-
-def with_interval(values: Sequence[float] | Array) -> Row:
-    """A mean over seeds with its 95 % interval; fewer than three have none, but are kept."""
-    from faithscope.metrics.racu import told_interval
-
-    known = [float(value) for value in values if np.isfinite(value)]
-    if not known:
-        return {**dict.fromkeys(ENDS), "values": []}
-    ends = (None if np.isnan(end) else end for end in told_interval(known))
-    return {**dict(zip(ENDS, ends, strict=True)), "values": known}
-
-
-def welch(one: Sequence[float], other: Sequence[float], comparisons: int = 1) -> Row:
-    r"""The mean of the second less that of the first, unpaired, with Welch's interval.
-
-    .. math:: \bar y - \bar x \pm t_{\nu,\,1-\alpha/2m} \sqrt{s_x^2/n_x + s_y^2/n_y}
-
-    The 5 % are shared by all m comparisons. No interval for fewer than three seeds.
-    """
-    from scipy import stats
-
-    x, y = (np.array(values, dtype=np.float64) for values in (one, other))
-    gap = float(y.mean() - x.mean())
-    parts = [v.var(ddof=1) / len(v) if len(v) > 1 else np.nan for v in (x, y)]
-    if min(len(x), len(y)) < fewest():
-        return {"mean": gap, "ci_low": None, "ci_high": None}
-    if not sum(parts):
-        return {"mean": gap, "ci_low": gap, "ci_high": gap}
-    freedom = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (x, y), strict=True))
-    width = float(stats.t.ppf(1 - 0.025 / comparisons, freedom) * np.sqrt(sum(parts)))
-    return {"mean": gap, "ci_low": gap - width, "ci_high": gap + width}
-
-
-def turned(row: Row) -> Row:
-    """A difference the other way round."""
-    low, high = (None if row[end] is None else -row[end] for end in ("ci_high", "ci_low"))
-    values = [-value for value in row["values"]]
-    return {**row, "mean": -row["mean"], "ci_low": low, "ci_high": high, "values": values}
-
-
-def above(row: Row | None, limit: float = 0.0) -> bool:
-    """Whether an interval lies above a limit; one that is not there does not."""
-    return row is not None and row["ci_low"] is not None and bool(row["ci_low"] > limit)
-
-
-def below(row: Row | None, limit: float = 0.0) -> bool:
-    """Whether an interval lies below a limit; one that is not there does not."""
-    return row is not None and row["ci_high"] is not None and bool(row["ci_high"] < limit)
-
-
-def overlap(one: Row, other: Row, slack: float = 0.0) -> bool:
-    """Whether two intervals have something in common, or would if one moved by the slack."""
-    return bool(
-        one["ci_low"] <= other["ci_high"] + slack and other["ci_low"] <= one["ci_high"] + slack
-    )
-
-
-# How numbers are written
-
-
-def shown(row: Row | None, sign: str = "") -> str:
-    """A share in % with its interval, or with its single seeds where they are fewer than three.
-
-    >>> shown({"mean": 0.5, "ci_low": -0.0004, "ci_high": 0.75})
-    '50.0 [0.0, 75.0]'
-    >>> shown({"mean": 0.5, "ci_low": None, "ci_high": None, "values": [0.4, 0.6]})
-    '50.0 (40.0; 60.0)'
-    """
-    if row is None or row["mean"] is None:
-        return "—"
-    middle = number(100 * row["mean"], 1, sign)
-    if row["ci_low"] is None:
-        each = row.get("values", [])
-        singles = "; ".join(number(100 * value, 1, sign) for value in each)
-        return f"{middle} ({singles})" if len(each) > 1 else middle
-    low, high = (number(100 * row[name], 1, sign) for name in ENDS[1:])
-    return f"{middle} [{low}, {high}]"
-
-
-def agrees(paper_row: Row | None, ours: Row | None, slack: float = 0.0) -> str:
-    """Whether our interval overlaps the paper's, or how many of few seeds lie inside it."""
-    if paper_row is None or ours is None:
-        return ""
-    if ours["ci_low"] is not None:
-        return yes(overlap(paper_row, ours, slack))
-    low, high = paper_row["ci_low"] - slack, paper_row["ci_high"] + slack
-    inside = sum(low <= value <= high for value in ours["values"])
-    return f"{inside} of {len(ours['values'])} seeds inside"
-
-
-def yes(holds: bool) -> str:
-    """Yes or no."""
-    return "yes" if holds else "**no**"
+def theirs_ranked(run: Run) -> list[str]:
+    """The same in the paper."""
+    return sorted(run.measures, key=lambda name: -float(run.theirs["racu"][name][0]))
 
 
 def named(measures: Iterable[str]) -> str:
     """Measures as a sentence has them."""
     return listed([WORDS[name] for name in measures])
-
-
-def count(value: int, word: str) -> str:
-    """A number of things in words.
-
-    >>> count(1, "seed"), count(3, "seed"), count(12, "run")
-    ('one seed', 'three seeds', '12 runs')
-    """
-    return f"{NUMBERS[value] if value < len(NUMBERS) else value} {word}{'s' * (value != 1)}"
-
-
-def spread(values: Iterable[float]) -> str:
-    """From the smallest to the largest, in %."""
-    known = sorted(values)
-    return f"{number(100 * known[0], 1)} to {number(100 * known[-1], 1)}"

@@ -1,31 +1,34 @@
-"""The tables of the page on text, each with what it shows: runs, Table 2, ends, procedures, cost.
+"""The tables of the page on text: what was run, both ends of all curves, a section for each run.
 
 What a section needs stands with its heading, because a section without runs is left out.
 """
 
 from __future__ import annotations
 
-from filling import Row, Summaries, listed, number, table
+from filling import Row, Summaries, listed, number, percent, table
+from text_curves import TOP, top_share
+from text_numbers import above, agrees, count, fewest, shown, turned, yes
 from text_runs import (
+    CHANCE,
+    MUTUAL,
     PROCEDURES,
+    TOKENS,
     WORDS,
     Run,
-    above,
-    agrees,
     ahead_of,
-    count,
-    fewest,
+    level_span,
+    level_words,
+    moved,
     named,
     published,
+    published_racu,
     ranked,
     runs,
-    shown,
-    yes,
+    theirs_ranked,
 )
 
 ROUNDED = 0.005
 """Tables 1 and 4 print whole percents: what lies within half a point may be the same."""
-MODELS = {"bilstm": "BiLSTM-attention", "roberta": "RoBERTa"}
 
 
 # What was run
@@ -33,6 +36,7 @@ MODELS = {"bilstm": "BiLSTM-attention", "roberta": "RoBERTa"}
 
 def text_runs(have: Summaries) -> str:
     """Every run: data, model, seeds, levels, and what stands in for what."""
+    own = every_run(have)
     rows = [
         [
             run.known.dataset,
@@ -43,61 +47,62 @@ def text_runs(have: Summaries) -> str:
             f"{run.study['cost']['trainings']:,}",
             run.known.instead or "—",
         ]
-        for relative in (True, False)
-        for run in runs(have, relative=relative)
+        for run in own
     ]
     heads = ["data", "model", "seeds", "procedures", "masked", "trainings", "what stands in"]
-    return table(heads, rows, names=len(heads))
+    shown_ = table(heads, rows, names=len(heads))
+    cut = [cut_words(run) for run in own if run.cut_at is not None]
+    if not cut:
+        return shown_
+    return f"{shown_}\n\nCut off when the time on the GPU ended, to be completed: {listed(cut)}."
 
 
-def level_words(run: Run) -> str:
-    """The levels of a run in words."""
-    steps = {b - a for a, b in zip(run.levels, run.levels[1:], strict=False)}
-    unit = "%" if run.is_relative else "tokens"
-    if len(steps) == 1:
-        return f"{run.levels[0]} to {run.levels[-1]} {unit}, steps of {steps.pop()}"
-    return f"{', '.join(map(str, run.levels))} {unit}"
+def every_run(have: Summaries) -> list[Run]:
+    """Runs in percents, then those in tokens."""
+    return [*runs(have), *runs(have, relative=False)]
 
 
-# Table 2
+def cut_words(run: Run) -> str:
+    """Where a run was cut off."""
+    if run.is_relative:
+        return f"{run.short} (after {run.cut_at} %)"
+    return f"{run.short} one token at a time (after {run.cut_at} of {TOKENS} tokens)"
 
 
-def text_racu(have: Summaries) -> str:
-    """RACU beside Table 2, all runs."""
-    rows = []
-    for run in runs(have):
-        for name in [*run.measures, *(["mutual_information"] * run.has("mutual_information"))]:
-            theirs, ours = published(run.theirs["racu"].get(name)), run.racu(name)
-            rows.append(
-                [
-                    run.known.dataset,
-                    model_words(run),
-                    WORDS[name],
-                    shown(theirs) if theirs else "—",
-                    shown(ours),
-                    str(ours["n"]) if ours else "0",
-                    agrees(theirs, ours),
-                ]
-            )
-    agreeing, compared = overlaps(have)
-    said = f"Of {compared} intervals that can be compared {agreeing} overlap the paper's."
-    if any(run.known.instead for run in runs(have)):
-        said += " Where a model or its word vectors stand in, the same number is not expected."
-    if any(len(run.seeds) < fewest() for run in runs(have)):
-        said += " Fewer than three seeds stand one by one in round brackets."
-    heads = ["data", "model", "RACU [%]", "paper", "ours", "seeds", "overlap"]
-    return f"{said}\n\n{table(heads, rows, names=3)}"
+def text_chance(have: Summaries) -> str:
+    """What BCa's interval does of nothing, and what the rule makes of it."""
+    found = have.studies.get(CHANCE)
+    if found is None:
+        return "Of a few seeds BCa's interval is too narrow."
+    three, five = (found[str(seeds)] for seeds in (3, 5))
+    return (
+        "Of a few seeds BCa's interval is too narrow: of normal numbers around zero it leaves out "
+        f"zero in {percent(five['bca'])} of cases with five seeds and in {percent(three['bca'])} "
+        f"with three. *Surely* therefore means that Student's 95 % interval lies on the same side "
+        f"too; then it is {percent(five['both'])} and {percent(three['both'])}."
+    )
 
 
-def overlaps(have: Summaries) -> tuple[int, int]:
-    """How many of our intervals of RACU overlap the paper's, and how many could."""
-    found = [
-        agrees(published(run.theirs["racu"][name]), run.racu(name))
+def text_ends(have: Summaries) -> str:
+    """Both ends of all runs beside Tables 1 and 4."""
+    rows = [
+        [
+            run.short,
+            run.metric,
+            shown(published(run.theirs["performance"])),
+            shown(run.point("random", 0, run.procedures[0])),
+            shown(published(run.theirs["masked"])),
+            shown(run.point("random", 100, run.procedures[0])),
+            number(run.paper["majority"], 0),
+            number(100 * run.study["data"]["majority"]["score"], 1),
+        ]
         for run in runs(have)
-        for name in run.measures
     ]
-    known = [verdict for verdict in found if verdict in (yes(True), yes(False))]
-    return known.count(yes(True)), len(known)
+    heads = [
+        *("test score [%]", "", "intact: paper (Table 1)", "ours"),
+        *("all masked: paper (Table 4)", "ours", "largest class alone: paper (Table 4)", "ours"),
+    ]
+    return table(heads, rows, names=2)
 
 
 def text_overview(have: Summaries) -> str:
@@ -105,12 +110,6 @@ def text_overview(have: Summaries) -> str:
     if len(runs(have)) < 2:
         return ""
     return "![The curves of every run, by Recursive ROAR](images/reproduction-text-all.png)"
-
-
-def model_words(run: Run) -> str:
-    """Our model, and the paper's if that is another."""
-    theirs = MODELS[run.known.model]
-    return run.known.ours if run.known.ours == theirs else f"{run.known.ours} for {theirs}"
 
 
 # A section for each run
@@ -125,8 +124,39 @@ def text_by_run(have: Summaries) -> str:
         if run.known.dataset not in drawn:
             drawn.add(run.known.dataset)
             parts.append(picture(have, run))
-        parts += [ends_table(run), "\n".join(f"- {line}" for line in remarks(run))]
-    return "\n\n".join(parts)
+        parts += [data_table(run), "\n".join(f"- {line}" for line in remarks(run))]
+        if not run.is_comparable:
+            parts.append(apart_table(have, run))
+    return "\n\n".join(part for part in parts if part)
+
+
+def apart_table(have: Summaries, run: Run) -> str:
+    """The curves and RACU of a run whose levels do not reach, apart from Table 2."""
+    top, places = TOP in run.levels, range(len(run.levels))
+    rows = [
+        [
+            WORDS[name],
+            *(number(100 * float(run.values(name)[:, i].mean()), 1) for i in places),
+            shown(top_share(run, name)) if top else "—",
+            shown(run.racu(name)),
+        ]
+        for name in run.all_measures
+    ]
+    heads = [
+        f"{run.short}, {run.metric} [%] at",
+        *(f"{k} %" for k in run.levels),
+        f"of the whole loss by {TOP} % [%]",
+        f"RACU over {level_span(run.levels)} % [%]",
+    ]
+    wide, effect = run.levels[-1] - run.levels[-2], moved(have, run.levels)
+    said = (
+        f"{table(heads, rows)}\n\nIn this RACU the last {wide} points are a straight line between "
+        "two trainings: not Table 2's number, and no verdict."
+    )
+    if effect is None:
+        return said
+    points = number(100 * effect, 1)
+    return f"{said} Leaving out the same levels moves the RACU of our full runs by up to {points}."
 
 
 def picture(have: Summaries, run: Run) -> str:
@@ -144,8 +174,8 @@ def picture_name(run: Run) -> str:
     return f"text-{run.known.dataset.lower().replace('-', '')}"
 
 
-def ends_table(run: Run) -> str:
-    """Tables 1, 3, 4 and 5 beside ours."""
+def data_table(run: Run) -> str:
+    """Tables 1, 3 and 5 or 6 beside ours: texts and model."""
     data, theirs = run.study["data"], run.paper
     sizes = [sizes_words(own) for own in (theirs["sizes"], data["sizes"])]
     is_word_model = run.known.model == "bilstm"
@@ -157,23 +187,10 @@ def ends_table(run: Run) -> str:
             f"parameters (Table {5 if is_word_model else 6})",
             *map(parameter_words, (run.theirs["parameters"], run.study["model"]["parameters"])),
         ],
-        *(
-            [
-                f"test {run.metric}, {words} [%] (Table {number_})",
-                shown(published(run.theirs[part])),
-                shown(run.point("random", k, run.procedures[0])),
-            ]
-            for k, words, part, number_ in (
-                (0, "intact", "performance", 1),
-                (100, "all masked", "masked", 4),
-            )
-        ),
-        [
-            "largest class alone [%] (Table 4)",
-            number(theirs["majority"], 0),
-            number(100 * data["majority"]["score"], 1),
-        ],
     ]
+    if is_word_model and theirs["vocabulary"]:
+        words = [f"{own:,}" for own in (theirs["vocabulary"], data["vocabulary"])]
+        rows.insert(2, ["vocabulary (the paper's from its parameters)", *words])
     return table([run.title, "paper", "ours"], rows)
 
 
@@ -196,14 +213,14 @@ def remarks(run: Run) -> list[str]:
     """What agrees and what does not."""
     said = [
         *remark_instead(run),
-        remark_racu(run),
-        remark_order(run),
-        remark_end(run, 0, "performance", "On the intact texts"),
-        remark_end(run, 100, "masked", "With everything masked"),
+        *remark_parameters(run),
+        *remark_levels(run),
+        *([remark_racu(run), remark_order(run)] if run.is_comparable else []),
+        remark_ends(run),
         *remark_words(run),
     ]
-    few = "fewer than three seeds"
-    warnings = [line for line in run.study["warnings"] if few not in line]
+    known = ("fewer than three seeds", "left out of 'all'")  # the tables show both
+    warnings = [line for line in run.study["warnings"] if not any(map(line.__contains__, known))]
     return [line for line in said if line] + [f"The run warns: {line}" for line in warnings]
 
 
@@ -211,13 +228,15 @@ def remark_instead(run: Run) -> list[str]:
     """What stands in for what, and options that are not the paper's."""
     said = []
     if run.known.instead:
-        vectors = run.study.get("vectors")
+        vectors = run.study.get("vectors") if run.known.model == "bilstm" else None
         known = (
             f"; {vectors['words']:,} of {run.study['data']['vocabulary']:,} words have one"
             if vectors
             else ""
         )
         said.append(f"What stands in: {run.known.instead}{known}.")
+        if vectors:
+            said.append(vector_words(run))
     recipe, asked = run.study["model"]["recipe"], run.theirs["recipe"]
     if any(recipe[key] != value for key, value in asked.items()):
         own, other = (
@@ -225,70 +244,102 @@ def remark_instead(run: Run) -> list[str]:
             for found in (recipe, asked)
         )
         said.append(f"Trained for {own}; in the paper {other}.")
-    said += run.study["data"].get("notes") or []
+    notes = run.study["data"].get("notes") or []
+    said += [line for line in notes if "left out of 'all'" not in line]
     if run.options:
         said.append(f"Measures with options of their own: {', '.join(run.options)}.")
-    if run.levels != list(range(0, 101, 10)):
-        said.append(
-            f"Masked at {', '.join(map(str, run.levels))} %: fewer levels than the paper's eleven, "
-            "so RACU is an area under fewer points, and recursion ranks again less often."
-        )
     return said
+
+
+def vector_words(run: Run) -> str:
+    """What smaller vectors change."""
+    share = run.study["model"]["parameters"] / run.theirs["parameters"]
+    return (
+        f"So the model has {percent(share)} of the paper's parameters; gradient, a norm over the "
+        "vocabulary, and input × gradient depend on the embedding."
+    )
+
+
+def remark_parameters(run: Run) -> list[str]:
+    """Where the vocabulary is not the paper's; Table 5 prints one number for all bAbI tasks."""
+    own, needed = run.study["data"]["vocabulary"], run.paper["vocabulary"]
+    if run.known.model == "bilstm" and needed and own != needed:
+        more = "more" if own > needed else "fewer"
+        return [f"The vocabulary has {count(abs(own - needed), 'word')} {more} than the paper's."]
+    theirs, ours = run.theirs["parameters"], run.study["model"]["parameters"]
+    if run.known.dataset not in ("bAbI-2", "bAbI-3") or theirs == ours:
+        return []
+    return [
+        f"Table 5 prints bAbI-1's {theirs:,} parameters here too; a vocabulary of "
+        f"{run.study['data']['vocabulary']} words needs {ours:,}, in the program as well."
+    ]
+
+
+def remark_levels(run: Run) -> list[str]:
+    """What other levels than the paper's mean."""
+    if run.is_full:
+        return []
+    if run.cut_at is None:
+        return [
+            f"Masked at {level_span(run.levels)} %: fewer levels than the paper's eleven, so RACU "
+            "is an area under fewer points, and recursion ranks again less often."
+        ]
+    return [
+        f"Masked up to {run.cut_at} %, then {run.levels[-1]} %: ranked as often as in the paper up "
+        f"to there, but between {run.cut_at} and {run.levels[-1]} % RACU takes a straight line."
+    ]
 
 
 def remark_racu(run: Run) -> str:
     """RACU beside Table 2 and beside random."""
-    pairs = {name: (published(run.theirs["racu"][name]), run.racu(name)) for name in run.measures}
+    pairs = {name: (published_racu(run, name), run.racu(name)) for name in run.measures}
     known = {name: pair for name, pair in pairs.items() if pair[1] is not None}
     if not known:
         return "RACU is not defined: random masking loses nothing."
+    theirs_over = [name for name, (theirs, _) in known.items() if above(theirs)]
     if len(run.seeds) < fewest():
-        positive = [n for n, (_, own) in known.items() if own and min(own["values"]) > 0]
-        inside = [f"{WORDS[n]} {agrees(*pair)}" for n, pair in known.items()]
-        return (
-            f"RACU, {count(len(run.seeds), 'seed')} only: above random masking's with every seed "
-            f"for {named(positive) if positive else 'no measure'}; of the paper's intervals: "
-            f"{listed(inside)}."
-        )
-    same = [name for name, pair in known.items() if agrees(*pair) == yes(True)]
-    apart = [
-        f"{WORDS[n]} {shown(own)} for {shown(theirs)}"
-        for n, (theirs, own) in known.items()
-        if n not in same
-    ]
-    over, theirs_over = (
-        [name for name, pair in known.items() if above(pair[place])] for place in (1, 0)
-    )
-    return (
-        f"RACU overlaps Table 2 for {len(same)} of {len(known)} measures"
-        + (f"; not {listed(apart)}" if apart else "")
-        + f". Surely above random masking: {named(over) if over else 'none'}; in the paper "
-        + ("the same." if over == theirs_over else f"{named(theirs_over) or 'none'}.")
-    )
+        over = [n for n, (_, own) in known.items() if own and min(own["values"]) > 0]
+        how = f"Above random masking with each of {count(len(run.seeds), 'seed')}"
+        same = ""
+    else:
+        over = [name for name, (_, own) in known.items() if above(own)]
+        how = "Surely above random masking"
+        apart = [WORDS[name] for name, pair in known.items() if agrees(*pair) != yes(True)]
+        same = f"RACU overlaps Table 2 for {len(known) - len(apart)} of {len(known)} measures"
+        same += f"; not for {listed(apart)}. " if apart else ". "
+    theirs_too = "the same" if over == theirs_over else named(theirs_over) or "none"
+    return f"{same}{how}: {named(over) or 'none'}; in the paper, by its intervals, {theirs_too}."
 
 
 def remark_order(run: Run) -> str:
-    """Which measure is first, here and in the paper."""
-    known = [name for name in run.measures if run.racu(name) is not None]
-    if not known:
+    """The order of the measures, here and in the paper."""
+    ours, theirs = ranked(run), theirs_ranked(run)
+    if not ours or run.racu(ours[0]) is None:
         return ""
-    theirs = max(known, key=lambda name: float(run.theirs["racu"][name][0]))
-    ours = ranked(run)[0]
-    behind = [n for n in known if n != ours and ours not in ahead_of(run, n)]
-    sure = f", not surely before {named(behind)}" if behind and run.is_told else ""
-    return (
-        f"The highest RACU here: {WORDS[ours]}, {shown(run.racu(ours))}{sure}; in the paper: "
-        f"{WORDS[theirs]}, {number(run.theirs['racu'][theirs][0], 1)}."
-    )
+    behind = [name for name in ours[1:] if ours[0] not in ahead_of(run, name)]
+    sure = f", not surely ahead of {named(behind)}" if behind and run.is_told else ""
+    first = f"The highest RACU is that of {WORDS[ours[0]]}{sure}"
+    if ours == theirs:
+        return f"{first}. The order is the paper's."
+    said = "as in the paper" if ours[0] == theirs[0] else f"in the paper {WORDS[theirs[0]]}'s"
+    moves = {name: ours.index(name) - theirs.index(name) for name in ours}
+    most = max(map(abs, moves.values()))
+    each = [
+        f"{WORDS[name]} from place {theirs.index(name) + 1} to {ours.index(name) + 1}"
+        for name, move in moves.items()
+        if abs(move) == most
+    ]
+    return f"{first}; {said}. Furthest moved: {listed(each)}, of {len(ours)}."
 
 
-def remark_end(run: Run, k: int, part: str, words: str) -> str:
-    """An end of the curves beside the paper's."""
-    ours, theirs = run.point("random", k, run.procedures[0]), published(run.theirs[part])
-    if theirs is None:
-        return f"{words}: {shown(ours)} %."
-    told = overlap_words(agrees(theirs, ours), agrees(theirs, ours, ROUNDED))
-    return f"{words} {shown(ours)} % {run.metric}, paper {shown(theirs)}: {told}."
+def remark_ends(run: Run) -> str:
+    """Both ends of the curves beside Tables 1 and 4."""
+    said = []
+    for k, part, words in ((0, "performance", "intact"), (100, "masked", "all masked")):
+        ours, theirs = run.point("random", k, run.procedures[0]), published(run.theirs[part])
+        exact, rounded = agrees(theirs, ours), agrees(theirs, ours, ROUNDED)
+        said.append(f"{words} {overlap_words(exact, rounded)}")
+    return f"The ends beside Tables 1 and 4: {listed(said)}."
 
 
 def overlap_words(exact: str, rounded: str) -> str:
@@ -300,15 +351,17 @@ def overlap_words(exact: str, rounded: str) -> str:
 
 def remark_words(run: Run) -> list[str]:
     """Mutual information, which knows no model."""
-    row = run.racu("mutual_information")
+    row = run.racu(MUTUAL)
     if row is None or not run.measures:
         return []
     best = ranked(run)[0]
-    gap = run.between(best, "mutual_information")
+    gap = run.between(best, MUTUAL)
     words = run.study.get("telling_words", [])
     told = f" Its first words: {', '.join(words)}." if words else ""
+    is_less = gap is not None and gap["mean"] < 0
+    apart = f"{shown(turned(gap) if gap is not None and is_less else gap)} points "
+    apart += f"{'less' if is_less else 'more'} than {WORDS[best]}"
     return [
         "Mutual information of word and class, which asks no model and is in the program, not in "
-        f"the paper, has a RACU of {shown(row)}, {shown(gap, '+')} points beside {WORDS[best]}."
-        f"{told} RACU rewards what removes the class's signal, whether or not a model was asked."
+        f"the paper, has a RACU of {shown(row)}, {apart}.{told}"
     ]

@@ -38,13 +38,14 @@ SNLI_FILES = ("s1", "s2", "labels")
 def load(spec: str, limit: int | None = None) -> tuple[TextData, str]:
     """The data of a name, and what stands in for something that is not at hand."""
     kind, _, place = spec.partition(":")
-    folder = Path(place.partition("(")[0])
+    path, bracket, options = place.partition("(")
+    folder = Path(path)
     if kind != "snli" or not (folder / "s1.dev").exists() or any(folder.glob("s1.train*")):
         data = load_text(spec, limit=limit)
         return data, " ".join(data.notes)
     with tempfile.TemporaryDirectory() as name:
         train, validation = divide_dev(folder, Path(name))
-        data = load_text(spec.replace(str(folder), name, 1), limit=limit)
+        data = load_text(f"{kind}:{name}{bracket}{options}", limit=limit)
     note = (
         f"The training part is not at hand: the first {train:,} pairs of the dev part train, the "
         f"other {validation:,} validate; the test part is the official one."

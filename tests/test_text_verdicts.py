@@ -1,0 +1,193 @@
+"""Verdicts of the page on text follow their rules."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import roar_runs
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "studies")]  # as for scripts, which import siblings
+
+import reproduction as page  # noqa: E402
+import text_curves  # noqa: E402
+import text_findings  # noqa: E402
+import text_numbers  # noqa: E402
+import text_runs  # noqa: E402
+
+from text_pages import GRADIENTS, summary  # noqa: E402
+
+
+def judged(folder: Path, rule: Any) -> str:
+    return str(rule(page.Summaries(folder)).verdict)
+
+
+def test_model_dependent(tmp_path):
+    rule = text_findings.model_dependent
+    for name in ("roar_sst", "roar_sst_minilm"):
+        summary(tmp_path, name, measures=GRADIENTS, noise=0.005)
+    assert judged(tmp_path, rule) == "disagrees"  # the very same numbers
+    summary(tmp_path, "roar_sst_minilm", measures=GRADIENTS, shift=0.3)
+    assert judged(tmp_path, rule) == "agrees"
+    summary(tmp_path, "roar_sst_minilm", measures=GRADIENTS, shift=0.3, seeds=2)
+    assert judged(tmp_path, rule) == "not told"
+
+
+def test_task_dependent(tmp_path, monkeypatch):
+    rule = text_findings.task_dependent
+    summary(tmp_path, "roar_babi1")
+    assert judged(tmp_path, rule) == "not told"
+    summary(tmp_path, "roar_sst", shift=0.1)
+    assert judged(tmp_path, rule) == "disagrees"
+    monkeypatch.setitem(roar_runs.STRENGTHS, "attention", 0.05)
+    summary(tmp_path, "roar_sst")
+    assert judged(tmp_path, rule) == "agrees"
+    ((one, two, here, there, gap, other), *_) = text_findings.swapped(
+        text_runs.runs(page.Summaries(tmp_path))
+    )
+    assert (one, two) == ("attention", "gradient")
+    assert (here.name, there.name) == ("roar_sst", "roar_babi1")
+    assert gap["ci_low"] > 0 > other["ci_high"]
+
+
+def test_attention_can_be_faithful(tmp_path, monkeypatch):
+    rule = text_findings.attention_faithful
+    summary(tmp_path, "roar_babi1")
+    assert judged(tmp_path, rule) == "agrees"
+    monkeypatch.setitem(roar_runs.STRENGTHS, "attention", 0.15)
+    summary(tmp_path, "roar_babi1")
+    assert judged(tmp_path, rule) == "agrees in part"  # others are ahead
+    summary(tmp_path, "roar_sst")
+    (tmp_path / "roar_babi1.json").unlink()
+    assert judged(tmp_path, rule) == "agrees"  # as in the paper, where SST is the exception
+    monkeypatch.setitem(roar_runs.STRENGTHS, "attention", -0.1)
+    summary(tmp_path, "roar_sst")
+    assert judged(tmp_path, rule) == "disagrees"
+
+
+def test_integrated_gradients_and_their_cost(tmp_path, monkeypatch):
+    rule = text_findings.worth_its_cost
+    summary(tmp_path, "roar_babi1")
+    assert judged(tmp_path, rule) == "disagrees"  # ahead of both
+    monkeypatch.setitem(roar_runs.STRENGTHS, "integrated_gradients", 0.25)
+    summary(tmp_path, "roar_sst")
+    assert judged(tmp_path, rule) == "agrees in part"
+    monkeypatch.setitem(roar_runs.STRENGTHS, "integrated_gradients", 0.15)
+    summary(tmp_path, "roar_sst")
+    assert judged(tmp_path, rule) == "agrees"
+    assert "| 3.0 × |" in rule(page.Summaries(tmp_path)).numbers  # 3.5 s and 10.5 s
+
+
+def test_the_top_twenty_percent(tmp_path):
+    rule = text_findings.top_twenty
+    summary(tmp_path, "roar_babi1", noise=0.001)
+    assert judged(tmp_path, rule) == "agrees"
+    file = tmp_path / "roar_babi1.json"
+    study = json.loads(file.read_text())
+    for row in study["values"]["rows"]:  # all curves the random one's, turned round: a late drop
+        row[3:] = [1.15 - 0.15 - 0.85 * (k / 100) ** 3 for k in range(0, 101, 10)]
+    file.write_text(json.dumps(study))
+    assert judged(tmp_path, rule) == "disagrees"
+
+
+def test_the_step_to_all_masked_is_no_measures(tmp_path):
+    """A curve that falls fastest at the very end, but leaves random's at the beginning."""
+    summary(tmp_path, "roar_babi1", measures=("attention", "random"), noise=0.001)
+    file = tmp_path / "roar_babi1.json"
+    study = json.loads(file.read_text())
+    for row in study["values"]["rows"]:
+        gap = 0.1 if row[0] == "attention" else 0.0
+        row[3:] = [0.9, *([0.88 - gap + 0.001 * row[2]] * 9), 0.2]
+    file.write_text(json.dumps(study))
+    (run,) = text_runs.runs(page.Summaries(tmp_path))
+    assert text_curves.steepest(run, "attention") == 100
+    assert text_curves.fastest(run, "attention") == 10
+    assert judged(tmp_path, text_findings.top_twenty) == "agrees"
+
+
+def test_class_leakage(tmp_path):
+    rule = text_findings.class_leakage
+    summary(tmp_path, "roar_babi1", noise=0.001)
+    assert judged(tmp_path, rule) == "not told"
+    file = tmp_path / "roar_babi1.json"
+    study = json.loads(file.read_text())
+    columns = study["values"]["columns"]
+    for row in study["values"]["rows"]:
+        if row[columns.index("procedure")] == "recursive" and row[0] == "attention":
+            row[columns.index("80")] = row[columns.index("60")] + 0.2 + 0.001 * row[2]
+    file.write_text(json.dumps(study))
+    assert judged(tmp_path, rule) == "agrees in part"  # one of eight may be chance
+    for row in study["values"]["rows"]:
+        if row[columns.index("procedure")] == "recursive":
+            row[columns.index("80")] = row[columns.index("60")] + 0.2 + 0.001 * row[2]
+    file.write_text(json.dumps(study))
+    found = rule(page.Summaries(tmp_path))
+    assert found.verdict == "agrees"
+    assert "to 80 %" in found.numbers
+
+
+def test_models_that_learnt_nothing_give_no_verdict(tmp_path):
+    summary(tmp_path, "roar_babi1")
+    file = tmp_path / "roar_babi1.json"
+    study = {**json.loads(file.read_text()), "learnt": False}
+    file.write_text(json.dumps(study))
+    have = page.Summaries(tmp_path)
+    assert {finding.verdict for finding in text_findings.findings(have)} == {"not told"}
+    assert "learnt nothing: bAbI-1" in text_findings.text_findings(have)
+
+
+def test_welchs_interval_is_scipys():
+    from scipy.stats import ttest_ind
+
+    one, two = [0.1, 0.15, 0.3], [0.5, 0.45, 0.2, 0.6, 0.4]
+    ours = text_numbers.welch(one, two)
+    theirs = ttest_ind(two, one, equal_var=False).confidence_interval(0.95)
+    assert (ours["ci_low"], ours["ci_high"]) == pytest.approx((theirs.low, theirs.high))
+    wider = text_numbers.welch(one, two, comparisons=4)
+    theirs = ttest_ind(two, one, equal_var=False).confidence_interval(1 - 0.05 / 4)
+    assert wider["ci_low"] == pytest.approx(theirs.low)
+    assert text_numbers.welch(one[:2], two)["ci_low"] is None
+
+
+def test_surely_needs_students_interval_too():
+    from scipy.stats import ttest_1samp
+
+    values = [0.3, 0.02, 0.25, -0.01, 0.4]
+    theirs = ttest_1samp(values, 0).confidence_interval(0.95)
+    ours = text_numbers.student(values)
+    assert (ours["ci_low"], ours["ci_high"]) == pytest.approx((theirs.low, theirs.high))
+    row = text_numbers.with_interval(values)
+    assert row["ci_low"] > 0 > ours["ci_low"]
+    assert not text_numbers.above(row)
+    with text_numbers.bootstrap_alone():
+        assert text_numbers.above(row)
+        assert text_numbers.below(text_numbers.turned(row))
+    assert text_numbers.is_loose(row)
+    sure = text_numbers.with_interval([0.3, 0.31, 0.29])
+    assert text_numbers.above(sure, 0.2) and not text_numbers.above(sure, 0.3)
+    assert text_numbers.below(sure, 0.4) and not text_numbers.below(sure, 0.3)
+    assert not text_numbers.above(text_numbers.with_interval([0.3, 0.31]))
+
+
+def test_the_looser_rule_is_told_where_it_says_something_else(tmp_path):
+    summary(tmp_path, "roar_babi1")
+    have = page.Summaries(tmp_path)
+    assert "alone: the same six verdicts." in text_findings.text_findings(have)
+    file = tmp_path / "roar_babi1.json"
+    study = json.loads(file.read_text())
+    found = {"difference": 0.15, "ci_low": 0.02, "ci_high": 0.3}
+    columns = study["measures"]["columns"]
+    for row in study["measures"]["rows"]:  # gradient ahead of attention by one seed's doing
+        if row[:3] == ["recursive", "attention", "gradient"]:
+            row[3:] = [found[key] for key in columns[3:]]
+    for row in study["racu_by_seed"]["rows"]:
+        if row[:2] == ["gradient", "recursive"]:
+            row[3] = 0.6 + (0.8 if row[2] == 0 else 0.02)
+    file.write_text(json.dumps(study))
+    said = text_findings.text_findings(page.Summaries(tmp_path))
+    assert "alone: finding 3 *agrees in part* instead of *agrees*" in said
