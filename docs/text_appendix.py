@@ -343,6 +343,15 @@ def text_cost(have: Summaries) -> str:
 # Loaders
 
 
+EPOCHS = {"bAbI-3": 100, "SNLI": 25}
+"""Of a training, in the paper."""
+STAND_INS = {
+    "bAbI-3": "The training questions stand in for the official ones, which are not at hand: a "
+    "re-implementation of the task's rules made them, with the same words and lengths."
+}
+"""What a base's own note, which knows files and not where they come from, does not say."""
+
+
 def text_bases(have: Summaries) -> str:
     """Data sets that were read and trained once."""
     bases: dict[str, Any] = have.studies.get(BASES, {})
@@ -375,7 +384,8 @@ def text_bases(have: Summaries) -> str:
             ],
         ]
         notes.append(
-            f"- {name}: {base['note']} Best epoch {base['epoch']} of {base['recipe']['epochs']}, "
+            f"- {name}: {STAND_INS.get(name, base['note'])} Best epoch {base['epoch']} of "
+            f"{base['recipe']['epochs']} (the paper's: {EPOCHS[name]}), "
             f"validation {number(100 * max(base['validation']), 1)} %, "
             f"{seconds_words(base['seconds'])} on {base['device']}."
         )
