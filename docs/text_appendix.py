@@ -36,6 +36,8 @@ from text_runs import (
 )
 from text_tables import every_run, sizes_words
 
+from faithscope.retrain.bilstm import SETTINGS
+
 # ROAR against Recursive ROAR
 
 
@@ -343,8 +345,6 @@ def text_cost(have: Summaries) -> str:
 # Loaders
 
 
-EPOCHS = {"bAbI-3": 100, "SNLI": 25}
-"""Of a training, in the paper."""
 STAND_INS = {
     "bAbI-3": "The training questions stand in for the official ones, which are not at hand: a "
     "re-implementation of the task's rules made them, with the same words and lengths."
@@ -360,7 +360,7 @@ def text_bases(have: Summaries) -> str:
     rows, notes = [], []
     for name, base in bases.items():
         theirs, data = paper()[name], base["data"]
-        metric = data["metric"]
+        metric, usual = data["metric"], SETTINGS[name.partition("-")[0].lower()]
         rows += [
             [
                 name,
@@ -385,7 +385,7 @@ def text_bases(have: Summaries) -> str:
         ]
         notes.append(
             f"- {name}: {STAND_INS.get(name, base['note'])} Best epoch {base['epoch']} of "
-            f"{base['recipe']['epochs']} (the paper's: {EPOCHS[name]}), "
+            f"{base['recipe']['epochs']} (the paper's: {usual.recipe.epochs}), "
             f"validation {number(100 * max(base['validation']), 1)} %, "
             f"{seconds_words(base['seconds'])} on {base['device']}."
         )
