@@ -25,6 +25,7 @@ from faithscope.retrain import bilstm, parcel
 from faithscope.retrain.learner import Recipe
 from faithscope.retrain.parcel import INDEX, Parcel, Part, pack_run, read_parcel, unpack_run
 from faithscope.retrain.result import RoarResult, load_roar
+from faithscope.retrain.store import RESULT_FILES
 from families import refused
 from test_cli import fails
 from test_cli import run as command
@@ -184,7 +185,7 @@ def test_an_index_that_would_be_too_large_is_refused(finished, tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("size", [0, -1, 0.001, float("nan"), float("inf")])
+@pytest.mark.parametrize("size", [0, -1, 0.001, float("nan"), float("inf"), 1e303])
 def test_a_part_size_that_is_none_is_refused(finished, tmp_path, size):
     with refused("at least 0.01 MB"):
         pack_run(finished, tmp_path / "parcel", part_megabytes=size)
@@ -223,12 +224,15 @@ def test_a_parcel_of_the_same_run_is_replaced_and_other_files_are_left_alone(tmp
     root, to = tmp_path / "run", tmp_path / "parcel"
     stopped_in(root, "01-001")
     first = pack_run(root, to)
-    (to / "log.txt").write_text("of somebody else")
-    (to / "run-0123abcd.tar.gz.000").write_bytes(b"left by a kill")
+    own, _, _ = first.parts[0].name.rpartition("-")
+    (to / f"{own}-0123abcd.tar.gz.000").write_bytes(b"left by a kill")
+    others = {"log.txt", "run-0123abcd.tar.gz.000", "run-0123abcd-0123abcd.tar.gz.000"}
+    for name in others:
+        (to / name).write_text("of somebody else")
     stopped_in(root, "01-001")
     second = pack_run(root, to)
     assert second.finished > first.finished
-    assert files_in(to) == {INDEX, "log.txt", *(part.name for part in second.parts)}
+    assert files_in(to) == {INDEX, *others, *(part.name for part in second.parts)}
     assert read_parcel(to) == second
     read_parcel(to).check()
 
@@ -243,6 +247,25 @@ def test_a_parcel_that_is_worth_more_is_not_replaced(finished, few, tmp_path):
     with refused("with more trainings of this run"):
         pack_run(tmp_path / "run", tmp_path / "parcel")
     assert read_parcel(tmp_path / "parcel").finished == JOBS
+
+
+def test_a_target_whose_index_is_damaged_is_left_alone(finished, tmp_path):
+    (tmp_path / INDEX).write_text("{")
+    with refused("holds a parcel.json that cannot be read", "give another folder"):
+        pack_run(finished, tmp_path)
+    assert files_in(tmp_path) == {INDEX}
+
+
+@pytest.mark.parametrize("place", [".", "packs", "jobs", "deep/inside", "../link"])
+def test_a_run_is_not_packed_into_itself(finished, tmp_path, place):
+    root = copy(finished, tmp_path / "run")
+    (tmp_path / "link").symlink_to(root)
+    before = files_in(root)
+    with refused("cannot be packed into itself"):
+        pack_run(root, root / place)
+    assert files_in(root) == before
+    pack_run(root, tmp_path)  # around it is no harm
+    unpack_run(tmp_path, tmp_path / "again")
 
 
 def test_packing_that_fails_leaves_the_parcel_that_was_there(finished, tmp_path, monkeypatch):
@@ -348,6 +371,13 @@ def test_a_copy_that_was_cut_off_is_recognised(parts, tmp_path):
         ("plan", {"protocol": {"seeds": ["a", 0]}}, "is damaged"),
         ("parts", 3, "is damaged"),
         ("parts", [["../secret", 1, ""]], "is damaged"),
+        ("parts", [["run-00000000.tar.gz.000", float("inf"), ""]], "is damaged"),
+        ("members", float("inf"), "is damaged"),
+        ("content", float("-inf"), "is damaged"),
+        ("content", -1, "is damaged"),
+        ("content", None, "is damaged"),
+        ("content", 10**18, "disk has"),
+        ("members", 10**15, "disk has"),
         ("faithscope", 99, "another version"),
         ("kind", "saco", "another version"),
     ],
@@ -367,13 +397,13 @@ def test_an_index_that_was_changed_is_refused(parts, tmp_path, key, value, words
     assert nothing_made(tmp_path)
 
 
-def forged(folder: Path, like: Parcel, content: bytes, members: int = 1) -> Path:
+def forged(folder: Path, like: Parcel, content: bytes, members: int = 1, size: int = 10**6) -> Path:
     """A parcel with right hashes whose archive somebody else made."""
     folder.mkdir()
     name = "run-00000000.tar.gz.000"
     (folder / name).write_bytes(content)
     part = Part(name, len(content), parcel.digest(content))
-    made = replace(like, folder=folder, members=members, parts=(part,))
+    made = replace(like, folder=folder, members=members, content=size, parts=(part,))
     (folder / INDEX).write_bytes(made._index())
     return folder
 
@@ -405,7 +435,18 @@ EVIL: dict[str, Mapping[str, Any]] = {
     "nested": {"name": "jobs/a/b.json"},
     "odd": {"name": "jobs/a\nb.json"},
     "empty": {"name": ""},
+    "a second size": {"name": "jobs/a.json", "pax_headers": {"size": "1000000000000"}},
+    "a sparse file": {"name": "jobs/a.json", "pax_headers": {"GNU.sparse.realsize": "9999999999"}},
+    "a sparse file, older": {"name": "jobs/a.json", "type": tarfile.GNUTYPE_SPARSE, "size": 0},
+    "a name too long": {"name": f"jobs/{'a' * 300}.json"},
 }
+BELOW = tarfile.TarInfo("jobs/a.json")
+BELOW.size = -512
+LONG = tarfile.TarInfo("././@LongLink")
+LONG.type, LONG.size = tarfile.GNUTYPE_LONGNAME, 12
+NAMED = LONG.tobuf() + b"jobs/a.json".ljust(512, b"\0")
+"""Says what the file that follows is called."""
+LOCAL = tarfile.TarInfo.create_pax_global_header({"comment": "x"})
 
 
 @pytest.mark.parametrize("what", EVIL)
@@ -425,8 +466,14 @@ def test_an_archive_with_anything_but_files_of_a_run_is_refused(few, tmp_path, w
         (gzip.compress(b"no archive"), "cannot be read"),
         (archive({"name": "jobs/a.json"})[:-30], "cannot be read"),
         (archive({"name": "jobs/a.json"}, {"name": "jobs/a.json"}), "no file of a ROAR run"),
-        (archive({"name": "jobs/a.json"}, {"name": "jobs/b.json"}), "holds 2 files and not 1"),
+        (archive({"name": "jobs/a.json"}, {"name": "jobs/b.json"}), "holds more than 1 files"),
+        (archive({"name": "jobs/a.json"}), "holds 1 files of 4 bytes and not 1 of 1,000,000"),
         (gzip.compress(CUT.tobuf() + b"evil"), "cannot be read"),
+        (gzip.compress(BELOW.tobuf(tarfile.GNU_FORMAT) * 2), "no file of a ROAR run"),
+        (gzip.compress(NAMED * 5000), "no file of a ROAR run"),
+        (gzip.compress(LOCAL * 5000), "no file of a ROAR run"),
+        (gzip.compress(NAMED), "cannot be read"),
+        (gzip.compress(bytes(512 * 100)), "cannot be read"),
     ],
 )
 def test_an_archive_that_is_none_is_refused(few, tmp_path, content, words):
@@ -434,6 +481,49 @@ def test_an_archive_that_is_none_is_refused(few, tmp_path, content, words):
     with refused(words):
         unpack_run(folder, tmp_path / "run")
     assert nothing_made(tmp_path)
+
+
+def test_no_more_is_unpacked_than_the_index_says(few, tmp_path):
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as made:
+        member = tarfile.TarInfo("jobs/a.safetensors")
+        member.size = 10**8
+        made.addfile(member, io.BytesIO(bytes(member.size)))
+    folder = forged(tmp_path / "parcel", read_parcel(few), content.getvalue(), size=10**8 - 1)
+    with refused("more than 1 files of 99,999,999 bytes"):
+        unpack_run(folder, tmp_path / "run")
+    assert nothing_made(tmp_path)
+
+
+def test_names_too_long_for_a_plain_header_travel(tmp_path):
+    options = {**FEW, "measures": ["gradient"], "seeds": [2**31 - 1]}
+    run(BagLearner(), tmp_path / "run", **options)
+    long = tmp_path / "run" / "jobs" / f"{'m' * 89}-recursive-k10000-s2147483647.safetensors"
+    long.write_bytes(b"held")
+    files = [long, tmp_path / "run" / "manifest.json"]
+    content, parts = parcel._write_parts(
+        tmp_path, "run-00000000.tar.gz", 10**6, long.parents[1], files
+    )
+    made = Parcel(tmp_path, {}, 1, 1, 2, content, parts)
+    found = {name: source.read() for name, source in made.files()}
+    assert found == {
+        f"jobs/{long.name}": b"held",
+        "manifest.json": files[1].read_bytes(),
+    }
+
+
+def test_what_a_person_noted_of_a_run_travels(tmp_path):
+    for seed in (0, 1):
+        root = tmp_path / f"run-{seed}"
+        run(BagLearner(), root, **{**FEW, "seeds": [seed]})
+        (root / "command.txt").write_text(f"faithscope roar --seeds {seed},\n# 3 s\n")
+        pack_run(root, tmp_path / str(seed))
+    unpack_run(tmp_path / "1", tmp_path / "alone")
+    assert (tmp_path / "alone" / "command.txt").read_text() == "faithscope roar --seeds 1,\n# 3 s\n"
+    unpack_run([tmp_path / "0", tmp_path / "1"], tmp_path / "both")
+    assert (tmp_path / "both" / "command.txt").read_text() == (
+        "faithscope roar --seeds 0,\n# 3 s\nfaithscope roar --seeds 1,\n# 3 s\n"
+    )
 
 
 # Unpacked whole or not at all
@@ -496,6 +586,7 @@ def test_seeds_of_several_machines_are_one_run(whole, tmp_path):
     folders = [packed(tmp_path, str(seed), seeds=[seed]) for seed in (1, 0)]
     found = unpack_run(folders, tmp_path / "both")
     assert (found.finished, found.trainings, found.seeds) == (JOBS, JOBS, (0, 1))
+    assert found.is_whole
     learner = BagLearner()
     result = run(learner, tmp_path / "both")
     assert_same_bits(result, whole)
@@ -526,15 +617,52 @@ def test_joined_seeds_begin_with_one_that_has_examples(tmp_path, groups, seeds):
     assert_same_bits(result, run(BagLearner(), None, **{**FEW, "seeds": seeds}))
 
 
+@pytest.mark.parametrize("groups", [([1], [0]), ([4, 0], [2]), ([0, 1], [1, 2])])
+def test_tables_of_joined_seeds_are_those_that_the_command_makes(tmp_path, monkeypatch, groups):
+    for place, group in enumerate(groups):
+        monkeypatch.setattr("faithscope.retrain.roar._device_name", lambda _, n=place: f"GPU {n}")
+        packed(tmp_path, str(place), seeds=group)
+    found = unpack_run([tmp_path / "0", tmp_path / "1"], tmp_path / "joined")
+    assert found.is_whole
+    read = {name: (tmp_path / "joined" / name).read_bytes() for name in RESULT_FILES}
+    (tmp_path / "joined" / "manifest.json").unlink()
+    learner = BagLearner()
+    run(learner, tmp_path / "joined", seeds=found.seeds)
+    assert learner.begun == []
+    made = {name: (tmp_path / "joined" / name).read_bytes() for name in RESULT_FILES}
+    manifests = [json.loads(held.pop("manifest.json")) for held in (read, made)]
+    assert read == made
+    assert all(manifest.pop("created") for manifest in manifests)
+    assert json.dumps(manifests[0]) == json.dumps(manifests[1])
+    assert {"GPU 0", "GPU 1"} == {*manifests[0]["machine"]["device"].split(", ")}
+
+
+@pytest.mark.parametrize("harm", ["clip", "unfinished", "damaged"])
+def test_tables_that_cannot_be_joined_are_left_to_the_command(tmp_path, harm):
+    packed(tmp_path, "0", **FEW)
+    packed(tmp_path, "1", **{**FEW, "seeds": [1], "clip": harm != "clip"})
+    root = tmp_path / "run-1"
+    if harm != "clip":
+        (root / ("manifest.json" if harm == "unfinished" else "jobs/k000-s1.json")).write_text("{}")
+        with pytest.warns(UserWarning, match="is damaged"):
+            pack_run(root, tmp_path / "part")
+    parts = [tmp_path / "0", tmp_path / ("1" if harm == "clip" else "part")]
+    found = unpack_run(parts, tmp_path / "both")
+    assert not found.is_whole and not list((tmp_path / "both").glob("*.parquet"))
+    assert found.finished == found.trainings - (harm == "damaged")
+    both = {**FEW, "seeds": 2}
+    assert_same_bits(run(BagLearner(), tmp_path / "both", **both), run(BagLearner(), None, **both))
+
+
 def test_a_card_without_examples_is_trained_again_where_they_are_needed(tmp_path):
     other = packed(tmp_path, "other", **{**FEW, "seeds": [5, 0]})
     with pytest.raises(KeyboardInterrupt):
-        run(BagLearner(stop_at=1), tmp_path / "begun", **{**FEW, "seeds": [0, 5]})
+        run(BagLearner(stop_at=1), tmp_path / "begun", **{**FEW, "seeds": [0, 6]})
     begun = pack_run(tmp_path / "begun", tmp_path / "begun.parcel").folder
     found = unpack_run([other, begun], tmp_path / "joined")
-    assert (found.finished, found.trainings) == (4, 8)
+    assert (found.finished, found.trainings) == (4, 12)
     result = run(BagLearner(), tmp_path / "joined", **{**FEW, "seeds": found.seeds})
-    assert_same_bits(result, run(BagLearner(), None, **{**FEW, "seeds": [0, 5]}))
+    assert_same_bits(result, run(BagLearner(), None, **{**FEW, "seeds": [0, 5, 6]}))
 
 
 def test_runs_that_are_not_finished_are_joined_without_what_they_had_begun(whole, tmp_path):
@@ -549,13 +677,16 @@ def test_runs_that_are_not_finished_are_joined_without_what_they_had_begun(whole
     assert_same_bits(run(BagLearner(), tmp_path / "both"), whole)
 
 
-def test_the_same_run_packed_twice_is_joined_to_what_is_finished(whole, tmp_path):
+def test_parcels_of_the_same_seeds_are_not_joined(few, tmp_path):
     stopped_in(tmp_path / "run", "01-001")
     early = pack_run(tmp_path / "run", tmp_path / "early").folder
     stopped(tmp_path / "run", 12)
-    late = pack_run(tmp_path / "run", tmp_path / "late")
-    assert unpack_run([early, late.folder], tmp_path / "both").finished == late.finished
-    assert_same_bits(run(BagLearner(), tmp_path / "both"), whole)
+    late = pack_run(tmp_path / "run", tmp_path / "late").folder
+    with refused("both hold seeds 0, 1: nothing to join"):
+        unpack_run([early, late], tmp_path / "both")
+    with refused("both hold seed 0: nothing to join"):
+        unpack_run([few, few], tmp_path / "both")
+    assert not (tmp_path / "both").exists()
 
 
 @pytest.mark.parametrize(
@@ -576,7 +707,7 @@ def test_runs_that_differ_in_more_than_seeds_are_not_joined(few, tmp_path, learn
 
 
 def test_trainings_that_came_out_otherwise_are_not_joined(few, tmp_path):
-    unpack_run(few, tmp_path / "run")
+    run(BagLearner(), tmp_path / "run", **{**FEW, "seeds": 2})
     file = tmp_path / "run" / "jobs" / "gradient-roar-k050-s0.json"
     held = json.loads(file.read_text())
     held["card"]["seconds"] += 1  # of another machine: no matter
@@ -595,7 +726,9 @@ def test_trainings_that_came_out_otherwise_are_not_joined(few, tmp_path):
 
 def test_a_card_that_is_none_is_not_joined(few, tmp_path):
     like = read_parcel(few)
-    folder = forged(tmp_path / "parcel", like, archive({"name": "jobs/a.json"}))
+    other = {**like.plan, "protocol": {**like.plan["protocol"], "seeds": [1]}}
+    content = archive({"name": "jobs/a.json"})
+    folder = forged(tmp_path / "parcel", replace(like, plan=other), content)
     with refused("jobs/a.json is damaged"):
         unpack_run([few, folder], tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -653,7 +786,8 @@ def test_the_command_packs_a_run_and_goes_on_elsewhere(small, tmp_path, monkeypa
     assert f"({held.finished} are finished)" in told.stderr
     assert_same_bits(load_roar(root), load_roar(tmp_path / "whole"))
     command("roar", "--pack", root, "--out", tmp_path / "done", "--states")
-    command("roar", "--unpack", tmp_path / "done", "--out", tmp_path / "read")
+    told = command("roar", "--unpack", tmp_path / "done", "--out", tmp_path / "read").stdout
+    assert f"finished: faithscope report {tmp_path / 'read'}" in " ".join(told.split())
     command("report", tmp_path / "read")
     assert_same_bits(load_roar(tmp_path / "read"), load_roar(tmp_path / "whole"))
 
@@ -664,15 +798,61 @@ def test_the_command_joins_seeds(small, tmp_path):
         command("roar", "--pack", tmp_path / f"run{seed[0]}", "--out", tmp_path / f"part{seed[0]}")
     parts = [item for place in "10" for item in ("--unpack", tmp_path / f"part{place}")]
     told = command("roar", *parts, "--out", tmp_path / "both").stdout
-    assert "unpacked 20 of 20 finished trainings" in told and "--seeds 0,1 --out" in told
+    assert "unpacked 20 of 20 finished trainings" in told
+    assert f"finished: faithscope report {tmp_path / 'both'}" in " ".join(told.split())
+    command("report", tmp_path / "both")
     told = command(*small, "--seeds", "0,1", "--out", tmp_path / "both")
-    assert "20 trainings (20 are finished)" in told.stderr
+    assert "is finished: nothing to do" in told.stderr
     both = load_roar(tmp_path / "both")
     for seed in (0, 1):
         alone = load_roar(tmp_path / f"run{seed}")
         for name in both.measures:
             found = both.values(name, "recursive")[seed]
             assert found.tobytes() == alone.values(name, "recursive")[0].tobytes()
+
+
+def test_the_command_says_what_is_trained_again_after_joining(small, tmp_path, monkeypatch):
+    for seed, packs in (("0,", 9), ("3,", 2)):
+        root = tmp_path / f"run{seed[0]}"
+        request = (*small, "--seeds", seed, "--out", root)
+        command(*request) if packs == 9 else interrupted(request, packs, monkeypatch)
+        command("roar", "--pack", root, "--out", tmp_path / seed[0])
+    parts = [item for place in "03" for item in ("--unpack", tmp_path / place)]
+    told = " ".join(command("roar", *parts, "--out", tmp_path / "both").stdout.split())
+    assert "goes on with --seeds 0,3 --out" in told
+    assert "trainings whose weights are gone, and that others need, are trained again" in told
+    request = (*small, "--seeds", "0,3", "--out", tmp_path / "both")
+    told = json.loads(command(*request, "--dry-run", "--json").stdout)
+    begun: list[int] = []
+    real = bilstm.BiLSTMLearner.begin
+
+    def begin(learner: Any, data: Any, seeds: Any) -> Any:
+        begun.append(len(seeds))
+        return real(learner, data, seeds)
+
+    monkeypatch.setattr(bilstm.BiLSTMLearner, "begin", begin)
+    said = " ".join(command(*request).stderr.split())
+    assert told["again"] > 0
+    assert f"({told['finished']} are finished, {told['again']} of them to be trained again" in said
+    assert sum(begun[1:]) == told["trainings"] - told["finished"] + told["again"]
+
+
+def test_the_command_packs_and_unpacks_for_a_program(few, tmp_path):
+    root = tmp_path / "a run"
+    told = json.loads(command("roar", "--unpack", few, "--out", root, "--json").stdout)
+    assert told == {
+        "run": str(root),
+        "trainings": 4,
+        "finished": 4,
+        "seeds": [0],
+        "report": True,
+        "next": f"finished: faithscope report '{root}'",
+    }
+    told = json.loads(command("roar", "--pack", root, "--json").stdout)
+    sizes = [file.stat().st_size for file in (tmp_path / "a run.parcel").iterdir()]
+    assert (told["files"], told["bytes"], told["largest"]) == (len(sizes), sum(sizes), max(sizes))
+    assert (told["finished"], told["trainings"]) == (4, 4)
+    assert told["unpack"] == f"faithscope roar --unpack '{told['parcel']}' --out '{root}'"
 
 
 @pytest.mark.parametrize(
@@ -684,7 +864,7 @@ def test_the_command_joins_seeds(small, tmp_path):
         (["--pack", ".", "--seeds", "3"], "--seeds has no effect with --pack: leave it out."),
         (["--pack", ".", "--unpack", "x"], "--unpack has no effect with --pack"),
         (["--pack", ".", "--demo"], "--pack has no effect with --demo"),
-        (["--pack", ".", "--json"], "--json has no effect with --pack"),
+        (["--pack", ".", "--part-size", "1e303"], "at most 1,000,000,000"),
         (["--unpack", "."], "--unpack needs --out"),
         (["--unpack", "nowhere", "--out", "x"], "There is no folder 'nowhere'"),
         (["--unpack", ".", "--out", "x"], "holds no whole parcel"),

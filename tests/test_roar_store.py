@@ -111,8 +111,12 @@ def test_keeping_what_takes_long_takes_a_small_share_of_the_time(tmp_path, monke
     real = files.replace_file
 
     def slow(*given):
-        clock[0] += 2.0
+        clock[0] += 0.5
         return real(*given)
+
+    def state():  # from a GPU, say
+        clock[0] += 1.5
+        return {"a": torch.zeros(1)}
 
     monkeypatch.setattr("faithscope.retrain.store.replace_file", slow)
     request = prepare_roar(bag_texts(), BagLearner(), measures=MEASURES, out=tmp_path)
@@ -123,7 +127,7 @@ def test_keeping_what_takes_long_takes_a_small_share_of_the_time(tmp_path, monke
     for wait in (4.9, 0.2):
         clock[0] += wait
         found.append(store.is_time_to_keep())
-    store.keep(pack, Inputs({}, {}), {"a": torch.zeros(1)}, 0.0)
+    store.keep(pack, Inputs({}, {}), state, 0.0)
     for wait in (5.1, 34.8, 0.2):
         clock[0] += wait
         found.append(store.is_time_to_keep())
@@ -357,6 +361,35 @@ def test_a_link_lost_together_with_what_hangs_on_it_is_computed_again(whole, tmp
     learner = BagLearner()
     assert_same_bits(run(learner, tmp_path), whole)
     assert 0 < len(learner.begun) < JOBS
+    assert weights_in(tmp_path) == BASES  # nor do the links stay that were trained again with it
+
+
+def test_a_forecast_counts_what_will_be_trained_again_and_changes_nothing(tmp_path, recwarn):
+    run(BagLearner(), tmp_path)
+    for name in ("manifest.json", "jobs/gradient-recursive-k080-s1.json"):
+        (tmp_path / name).unlink()
+    harm(tmp_path / "jobs" / "k000-s0.safetensors", "cut")
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    learner = BagLearner()
+    request = prepare_roar(
+        bag_texts(), learner, measures=MEASURES, seeds=2, levels=[20, 50, 80], out=tmp_path
+    )
+    told = request.forecast()
+    assert {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()} == before
+    assert not recwarn.list
+    assert told.finished == JOBS - 1
+    assert f"({JOBS - 1} are finished, {told.again} of them to be trained again)" in str(told)
+    learner.begun.clear()
+    with pytest.warns(UserWarning, match="is damaged"):
+        request.run()
+    assert len(learner.begun) == told.again + 1
+
+
+def test_tables_made_again_cost_no_weights_that_were_kept(tmp_path):
+    run(BagLearner(), tmp_path, keep_weights=True)
+    (tmp_path / "manifest.json").unlink()
+    run(BagLearner(), tmp_path)
+    assert len(weights_in(tmp_path)) == JOBS
 
 
 def test_weights_are_kept_while_a_job_needs_them_and_of_the_intact_texts(tmp_path):

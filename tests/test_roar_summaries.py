@@ -186,6 +186,16 @@ def test_the_dev_part_stands_in_for_training(snli):
     assert note == ""
 
 
+def test_a_folder_whose_name_is_in_that_of_its_kind_is_found(snli, monkeypatch):
+    (snli / "n").mkdir()
+    for file in snli.glob("*.*"):
+        file.rename(snli / "n" / file.name)
+    monkeypatch.chdir(snli)
+    data, note = roar_bases.load("snli:./n/(min_df=2)")
+    assert [len(split) for _, split in data.splits] == [48, 12, 30]
+    assert "The training part is not at hand" in note
+
+
 def test_bases_are_trained_and_kept(snli, tmp_path, capsys):
     out = tmp_path / "roar_bases.json"
     options = ["--epochs", "1", "--device", "cpu", "--out", str(out)]

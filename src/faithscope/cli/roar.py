@@ -73,7 +73,10 @@ def roar(
             help="Measures; 'all' are the paper's, 'registered' every one; see `list measures`.",
         ),
     ] = "all",
-    seeds: Annotated[str, typer.Option(metavar="N|A,B,…", help="How many seeds, or which.")] = "5",
+    seeds: Annotated[
+        str,
+        typer.Option(metavar="N|A,B,…", help="How many seeds, or which: '3' are 0,1,2; '3,' is 3."),
+    ] = "5",
     recursive: Annotated[
         bool | None,
         typer.Option(
@@ -153,11 +156,11 @@ def roar(
         with _one_thread():
             return run_demo(out or Path("faithscope-roar-demo"), device, as_json)
     if pack is not None:
-        _only(context, "pack", ("out", "part_size", "states"))
-        return pack_to(pack, out, part_size, states)
+        _only(context, "pack", ("out", "part_size", "states", "as_json"))
+        return pack_to(pack, out, part_size, states, as_json)
     if unpack:
-        _only(context, "unpack", ("out",))
-        return unpack_to(unpack, out)
+        _only(context, "unpack", ("out", "as_json"))
+        return unpack_to(unpack, out, as_json)
     _only(context, "", tuple(name for name in context.params if name not in PACKING))
     if dataset is None:
         raise FaithscopeError("roar needs --dataset, for example bundled:babi1, or --demo.")
@@ -374,7 +377,7 @@ def run_cells(
             request = study.prepare(cell, folder / cell.label, device)
         costs[cell] = _forecast(request)
         note(f"{cell.label}: {costs[cell]}")
-    parts = ("trainings", "finished", "packs", "seconds")
+    parts = ("trainings", "finished", "packs", "seconds", "again")
     total = Forecast(*(sum(getattr(cost, part) for cost in costs.values()) for part in parts))
     say(f"{len(costs)} run{'s' * (len(costs) != 1)}, {total}", stderr=as_json)
     if dry_run:

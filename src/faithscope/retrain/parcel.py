@@ -1,7 +1,7 @@
 """A ROAR run as a parcel: a few files of limited size, to carry it to another machine.
 
-    parcel/run-1a2b3c4d.tar.gz.000, .001, …  what the run needs to go on, cut into parts
-    parcel/parcel.json                       written last: plan, progress, size and hash of parts
+    parcel/run-PLAN-TOKEN.tar.gz.000, .001, …  what the run needs to go on, cut into parts
+    parcel/parcel.json                         written last: plan, progress, size and hash of parts
 
 `pack_run` takes only what the trainings still to do need, so a parcel is much smaller than its
 run: what came out of finished trainings, what begun packs are trained on, and the weights that are
@@ -15,7 +15,6 @@ import gzip
 import hashlib
 import io
 import json
-import math
 import os
 import re
 import secrets
@@ -34,20 +33,27 @@ from faithscope.results.files import replace_file, write_file
 from faithscope.results.folder import differences, digest, locked, writing
 from faithscope.results.result import FORMAT
 from faithscope.retrain.jobs import Jobs, jobs_of
-from faithscope.retrain.store import RESULT_FILES, RoarStore
+from faithscope.retrain.result import load_roar
+from faithscope.retrain.roar import join_results
+from faithscope.retrain.store import COMMAND, RESULT_FILES, RoarStore, pack_size_of
 
 INDEX = "parcel.json"
 PART_MEGABYTES = 15.0
 """How large a part is at most, if nothing else is asked for."""
-LEAST_MEGABYTES = 0.01
-_PART = re.compile(r"run-[0-9a-f]{8}\.tar\.gz\.\d{3,}", re.ASCII)
+LEAST_MEGABYTES, MOST_MEGABYTES = 0.01, 1e9
+_PART = re.compile(r"run-[0-9a-f]{8}(-[0-9a-f]{8})?\.tar\.gz\.\d{3,}", re.ASCII)
 _MEMBER = re.compile(
     r"jobs/[\w.-]+\.(json|safetensors)|packs/\d+-\d+/(inputs|state)\.safetensors|"
-    + "|".join(map(re.escape, RESULT_FILES)),
+    + "|".join(map(re.escape, (*RESULT_FILES, COMMAND))),
     re.ASCII,
 )
 """Every name that a run's file can have: whatever else is in an archive is refused."""
 _CHUNK = 1 << 20
+_MOST_TEXT = 1 << 26
+"""Bytes of a file that is read at once: cards, examples and manifests are far smaller."""
+_LONGEST_NAME = 255
+_FILE_BYTES = 4096
+"""What a small file takes on a disk, at most."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,8 @@ class Parcel:
     finished: int
     members: int
     """Files of the run that are in it."""
+    content: int
+    """Bytes of these files."""
     parts: tuple[Part, ...]
 
     @property
@@ -99,23 +107,58 @@ class Parcel:
                 raise self._broken(f"{part.name} is damaged, its hash differs")
 
     def files(self) -> Iterator[tuple[str, IO[bytes]]]:
-        """Name and content of each file of the run; a name that is none of a run's is refused."""
+        """Name and content of each file of the run; a name that is none of a run's is refused.
+
+        Headers are read one by one, and nothing is known here but a plain file and a long name: of
+        what else an archive can hold (links, sparse files, sizes in a second header) no part is
+        even looked at.
+        """
         seen: set[str] = set()
+        left = self.content
         with (
             io.BufferedReader(_Reader([self.folder / part.name for part in self.parts])) as parts,
-            gzip.GzipFile(fileobj=parts, mode="rb") as content,
-            tarfile.open(fileobj=content, mode="r|") as archive,
+            gzip.GzipFile(fileobj=parts, mode="rb") as archive,
         ):
-            for member in archive:
-                name, source = member.name, None
-                if member.type == tarfile.REGTYPE and _MEMBER.fullmatch(name) and name not in seen:
-                    source = archive.extractfile(member)
-                if source is None:
-                    raise self._broken(f"it holds {name[:100]!r}, which is no file of a ROAR run")
+            while (header := self._header(archive)) is not None:
+                name, size = header
+                if name in seen:
+                    raise self._strange(name)
                 seen.add(name)
-                yield name, source
-        if len(seen) != self.members:
-            raise self._broken(f"it holds {len(seen)} files and not {self.members}")
+                left -= size
+                if left < 0 or len(seen) > self.members:
+                    raise self._broken(
+                        f"it holds more than {self.members} files of {self.content:,} bytes in all"
+                    )
+                held = _Content(archive, size)
+                yield name, io.BufferedReader(held)
+                held.skip()
+                _exactly(archive, -size % tarfile.BLOCKSIZE)
+            rest = archive.read(tarfile.RECORDSIZE + 1)  # to its end, which has a checksum
+            if len(rest) > tarfile.RECORDSIZE or rest.strip(b"\0"):
+                raise tarfile.ReadError("something follows the last file")
+        if len(seen) != self.members or left:
+            raise self._broken(
+                f"it holds {len(seen)} files of {self.content - left:,} bytes and not "
+                f"{self.members} of {self.content:,}"
+            )
+
+    def _header(self, archive: gzip.GzipFile) -> tuple[str, int] | None:
+        """Name and size of the file that follows; None at the end."""
+        long_name = None
+        while True:
+            block = archive.read(tarfile.BLOCKSIZE)
+            if block == bytes(tarfile.BLOCKSIZE):
+                return None
+            found = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+            name = found.name if long_name is None else long_name
+            is_long = found.type == tarfile.GNUTYPE_LONGNAME and long_name is None
+            if is_long and 0 < found.size <= _LONGEST_NAME:
+                text = _exactly(archive, tarfile.BLOCKSIZE)[: found.size]
+                long_name = text.rstrip(b"\0").decode()
+            elif found.type != tarfile.REGTYPE or found.size < 0 or not _MEMBER.fullmatch(name):
+                raise self._strange(name)
+            else:
+                return name, found.size
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -124,13 +167,19 @@ class Parcel:
             yield
         except FaithscopeError:
             raise
-        except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError) as error:
+        except (
+            *(tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError),
+            *(RecursionError, OverflowError, MemoryError),
+        ) as error:
             raise self._broken("its archive cannot be read") from error
 
     def _broken(self, why: str) -> FaithscopeError:
         return FaithscopeError(
             f"The parcel '{self.folder}' cannot be used: {why}. Copy or pack it again."
         )
+
+    def _strange(self, name: str) -> FaithscopeError:
+        return self._broken(f"it holds {name[:100]!r}, which is no file of a ROAR run")
 
     def _index(self) -> bytes:
         about = {
@@ -140,6 +189,7 @@ class Parcel:
             "trainings": self.trainings,
             "finished": self.finished,
             "members": self.members,
+            "content": self.content,
             "parts": [[part.name, part.size, part.hash] for part in self.parts],
         }
         return json.dumps({"parcel": about, "hash": _hash(about)}, indent=1).encode()
@@ -153,6 +203,8 @@ class Unpacked:
     trainings: int
     finished: int
     seeds: tuple[int, ...]
+    is_whole: bool
+    """Whether its tables are there, too, so that it can be reported."""
 
 
 def pack_run(
@@ -168,29 +220,33 @@ def pack_run(
 
     Args:
         root: The folder of the run. Nobody may be writing to it.
-        to: The folder of the parcel; other files in it are left alone.
+        to: The folder of the parcel, outside the run; other files in it are left alone.
         part_megabytes: How large a file may be (a megabyte is a million bytes).
         states: Take along how far packs in training are, too. That is large: weights and an
             optimiser's moments of every model. Without it such a pack begins its training anew.
     """
     root, to = Path(root), Path(to)
-    if not (math.isfinite(part_megabytes) and part_megabytes >= LEAST_MEGABYTES):
+    if not LEAST_MEGABYTES <= part_megabytes <= MOST_MEGABYTES:
         raise FaithscopeError(
-            f"A part must have at least {LEAST_MEGABYTES:g} MB, got {part_megabytes:g}."
+            f"A part must have at least {LEAST_MEGABYTES:g} MB and at most {MOST_MEGABYTES:,.0f}, "
+            f"got {part_megabytes:g}."
         )
     limit = int(part_megabytes * 1e6)
     plan, jobs = _planned(root)
+    if to.resolve().is_relative_to(root.resolve()):
+        raise FaithscopeError(f"A run cannot be packed into itself ('{to}'): give another folder.")
     with locked(root):
         store = RoarStore(root, jobs)
         files = store.portable(jobs.packs(plan["pack_size"]), states=states)
         finished = sum(file.parent.name == "jobs" and file.suffix == ".json" for file in files)
+        own = f"run-{_hash(plan)[:8]}"
         before = _check_target(to, plan, finished)
-        stem = f"run-{secrets.token_hex(4)}.tar.gz"
+        stem = f"{own}-{secrets.token_hex(4)}.tar.gz"
         with writing(to):
             to.mkdir(parents=True, exist_ok=True)
             try:
-                parts = _write_parts(to, stem, limit, root, files)
-                parcel = Parcel(to, plan, len(jobs), finished, len(files), parts)
+                content, parts = _write_parts(to, stem, limit, root, files)
+                parcel = Parcel(to, plan, len(jobs), finished, len(files), content, parts)
                 index = parcel._index()
                 if len(index) > limit:
                     raise FaithscopeError(
@@ -201,7 +257,8 @@ def pack_run(
             except BaseException:
                 _remove(to.glob(f"{stem}.*"))
                 raise
-            _remove(file for file in before if file.name not in {part.name for part in parts})
+            before |= {file.name for file in to.glob(f"{own}-*") if _PART.fullmatch(file.name)}
+            _remove(to / name for name in before - {part.name for part in parts})  # and of kills
     return parcel
 
 
@@ -210,9 +267,10 @@ def unpack_run(parcels: str | Path | Iterable[str | Path], root: str | Path) -> 
 
     The folder is there when everything is in it, or not at all. Several parcels whose plans differ
     in nothing but seeds become one run of all their seeds, for seeds trained on several machines
-    and collected by one command. What came out of finished trainings is joined, however they were
-    packed; what packs in training had begun is left out, because a pack of the joined run has other
-    jobs in it, and links of chains that are lost with it are trained again. So join finished runs.
+    and collected by one command; so they were trained in packs of the same size. What came out of
+    finished trainings is joined, and if all are finished their tables are, too; what packs in
+    training had begun is left out, because a pack of the joined run has other jobs in it, and links
+    of chains that are lost with it are trained again. So join finished runs.
     """
     root = Path(root)
     named = [parcels] if isinstance(parcels, str | Path) else list(parcels)
@@ -226,15 +284,23 @@ def unpack_run(parcels: str | Path | Iterable[str | Path], root: str | Path) -> 
         _check_new(root)
     for parcel in found:
         parcel.check()
+    _check_room(root, found)
     temporary = root.absolute().with_name(f".{root.name[:100]}.{secrets.token_hex(4)}")
     try:
         with writing(root):
             temporary.mkdir(parents=True)
+            texts = []
             for parcel in found:
                 with parcel.reading():
-                    _extract(parcel, temporary, seeds[0] if len(found) > 1 else None)
+                    if len(found) == 1:
+                        _extract(parcel, temporary)
+                    else:
+                        texts.append(_extract_beside(parcel, temporary, seeds[0]))
             finished = len(list(temporary.glob("jobs/*.json")))
             write_file(temporary / "plan.json", json.dumps(plan, indent=1).encode())
+            if texts:
+                _join(temporary, texts)
+            is_whole = (temporary / "manifest.json").exists()
             if root.exists():
                 root.rmdir()
             temporary.rename(root)
@@ -242,7 +308,7 @@ def unpack_run(parcels: str | Path | Iterable[str | Path], root: str | Path) -> 
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     per_seed = found[0].trainings // len(found[0].seeds)
-    return Unpacked(root, per_seed * len(seeds), finished, tuple(seeds))
+    return Unpacked(root, per_seed * len(seeds), finished, tuple(seeds), is_whole)
 
 
 def read_parcel(folder: str | Path) -> Parcel:
@@ -264,12 +330,12 @@ def read_parcel(folder: str | Path) -> Parcel:
         )
         parcel = Parcel(
             *(folder, dict(about["plan"]), int(about["trainings"]), int(about["finished"])),
-            *(int(about["members"]), parts),
+            *(int(about["members"]), int(about["content"]), parts),
         )
         named = all(_PART.fullmatch(part.name) for part in parts)
         counted = parcel.seeds and all(isinstance(seed, int) for seed in parcel.seeds)
-        is_right = _hash(about) == held["hash"] and named and counted
-    except (KeyError, TypeError, ValueError, AttributeError):
+        is_right = _hash(about) == held["hash"] and named and counted and parcel.content >= 0
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         raise _damaged_index(folder) from None
     if about.get("faithscope") != FORMAT or about.get("kind") != "roar parcel":
         raise FaithscopeError(
@@ -289,7 +355,7 @@ def _planned(root: Path) -> tuple[dict[str, Any], Jobs]:
     """The plan of a run and its trainings, which need no data to be told."""
     try:
         plan = json.loads((root / "plan.json").read_text(encoding="utf-8"))
-        if plan["kind"] != "roar" or plan["faithscope"] != FORMAT or plan["pack_size"] < 1:
+        if plan["kind"] != "roar" or plan["faithscope"] != FORMAT or pack_size_of(root) is None:
             raise ValueError("it is of another kind")
         protocol = plan["protocol"]
         steps = (protocol[name] for name in ("seeds", "levels", "procedures", "strategy"))
@@ -303,34 +369,40 @@ def _planned(root: Path) -> tuple[dict[str, Any], Jobs]:
         ) from None
 
 
-def _check_target(to: Path, plan: Mapping[str, Any], finished: int) -> list[Path]:
-    """Refuse a folder whose parcel is worth keeping; the parts that are there otherwise."""
-    if (to / INDEX).exists():
-        there = read_parcel(to)
-        if there.plan != plan or there.finished > finished:
-            what = "of another run" if there.plan != plan else "with more trainings of this run"
-            raise FaithscopeError(f"'{to}' holds a parcel {what}: give another folder.")
+def _check_target(to: Path, plan: Mapping[str, Any], finished: int) -> set[str]:
+    """Refuse a folder whose parcel is worth keeping; the parts of the one that is replaced."""
+    if not (to / INDEX).exists():
+        return set()
     try:
-        return [file for file in to.iterdir() if _PART.fullmatch(file.name)]
-    except OSError:
-        return []
+        there = read_parcel(to)
+    except FaithscopeError:
+        raise FaithscopeError(
+            f"'{to}' holds a {INDEX} that cannot be read, so it cannot be told what else is there: "
+            "give another folder."
+        ) from None
+    if there.plan != plan or there.finished > finished:
+        what = "of another run" if there.plan != plan else "with more trainings of this run"
+        raise FaithscopeError(f"'{to}' holds a parcel {what}: give another folder.")
+    return {part.name for part in there.parts}
 
 
 def _write_parts(
     to: Path, stem: str, limit: int, root: Path, files: Sequence[Path]
-) -> tuple[Part, ...]:
-    writer = _Writer(to, stem, limit)
+) -> tuple[int, tuple[Part, ...]]:
+    """The bytes that went into the archive, and the parts it was cut into."""
+    writer, content = _Writer(to, stem, limit), 0
     with (
         writer,
-        gzip.GzipFile("", "wb", compresslevel=1, fileobj=writer, mtime=0) as content,
-        tarfile.open(fileobj=content, mode="w|") as archive,
+        gzip.GzipFile("", "wb", compresslevel=1, fileobj=writer, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as archive,
     ):
         for file in files:
             member = tarfile.TarInfo(file.relative_to(root).as_posix())
             with file.open("rb") as held:
                 member.size = os.fstat(held.fileno()).st_size
                 archive.addfile(member, held)
-    return tuple(writer.parts)
+            content += member.size
+    return content, tuple(writer.parts)
 
 
 class _Writer(io.RawIOBase):
@@ -409,6 +481,33 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
+class _Content(io.RawIOBase):
+    """So many bytes of an archive."""
+
+    def __init__(self, archive: gzip.GzipFile, size: int) -> None:
+        self._archive, self._left = archive, size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        some = _exactly(self._archive, min(len(buffer), self._left))
+        self._left -= len(some)
+        buffer[: len(some)] = some
+        return len(some)
+
+    def skip(self) -> None:
+        while self._left:
+            self._left -= len(_exactly(self._archive, min(self._left, _CHUNK)))
+
+
+def _exactly(archive: gzip.GzipFile, size: int) -> bytes:
+    found = archive.read(size)
+    if len(found) < size:
+        raise EOFError("it ends too early")
+    return found
+
+
 def _joined_plan(parcels: Sequence[Parcel]) -> dict[str, Any]:
     """The plan of all seeds, the first of which is the first of a parcel: it has the examples."""
     first, *others = parcels
@@ -419,6 +518,15 @@ def _joined_plan(parcels: Sequence[Parcel]) -> dict[str, Any]:
                 f"The runs in '{first.folder}' (there) and '{other.folder}' (here) cannot be "
                 f"joined, for they differ in more than seeds ({'; '.join(differing[:3])}): unpack "
                 "them one by one."
+            )
+    held: dict[frozenset[int], Parcel] = {}
+    for parcel in parcels:
+        twin = held.setdefault(frozenset(parcel.seeds), parcel)
+        if twin is not parcel:
+            named = ", ".join(map(str, sorted(parcel.seeds)))
+            raise FaithscopeError(
+                f"'{twin.folder}' and '{parcel.folder}' both hold seed{'s' * (',' in named)} "
+                f"{named}: nothing to join; unpack the one with more finished trainings."
             )
     if not others:
         return dict(first.plan)
@@ -432,14 +540,24 @@ def _without_seeds(plan: Mapping[str, Any]) -> dict[str, Any]:
     return {**plan, "protocol": protocol}
 
 
-def _extract(parcel: Parcel, folder: Path, first_seed: int | None) -> None:
-    """Put the files of a parcel into a folder; beside those of others if there is a first seed."""
+def _extract(parcel: Parcel, folder: Path) -> None:
+    """Put the files of a parcel into a folder."""
+    for name, source in parcel.files():
+        _put(folder / name, source)
+
+
+def _extract_beside(parcel: Parcel, folder: Path, first_seed: int) -> dict[str, bytes]:
+    """Put what came out of finished trainings beside that of other parcels; other texts are given.
+
+    Weights of finished jobs are put there, too; what belongs to packs is not.
+    """
+    texts: dict[str, bytes] = {}
     for name, source in parcel.files():
         file = folder / name
-        if first_seed is not None and not name.startswith("jobs/"):
-            continue
-        if first_seed is not None and name.endswith(".json"):
-            content = source.read()
+        if name in ("manifest.json", "examples.json", COMMAND):
+            texts[name] = _text(parcel, name, source)
+        elif name.startswith("jobs/") and name.endswith(".json"):
+            content = _text(parcel, name, source)
             card = _card(parcel, name, content)
             if name.endswith(f"-s{first_seed}.json") and "examples" not in card:
                 continue  # of a run in which another seed was the first: to be trained again
@@ -448,12 +566,43 @@ def _extract(parcel: Parcel, folder: Path, first_seed: int | None) -> None:
                     f"The training '{file.stem}' of '{parcel.folder}' came out otherwise than in "
                     "another parcel: give only one parcel for each seed."
                 )
-            source = io.BytesIO(content)
-        if file.exists():
-            continue
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("wb") as held:
-            shutil.copyfileobj(source, held, _CHUNK)
+            _put(file, io.BytesIO(content))
+        elif name.startswith("jobs/"):
+            _put(file, source)
+    return texts
+
+
+def _put(file: Path, source: IO[bytes]) -> None:
+    if file.exists():
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as held:
+        shutil.copyfileobj(source, held, _CHUNK)
+
+
+def _text(parcel: Parcel, name: str, source: IO[bytes]) -> bytes:
+    content = source.read(_MOST_TEXT + 1)
+    if len(content) > _MOST_TEXT:
+        raise parcel._broken(f"{name} is larger than any such file")
+    return content
+
+
+def _join(root: Path, texts: Sequence[Mapping[str, bytes]]) -> None:
+    """Write the commands of all parcels, and their tables in one if all are finished."""
+    commands = dict.fromkeys(held[COMMAND].strip() for held in texts if COMMAND in held)
+    if commands:
+        write_file(root / COMMAND, b"\n".join(commands) + b"\n")
+    try:
+        manifests = [json.loads(held["manifest.json"]) for held in texts]
+        examples = json.loads(texts[0]["examples.json"])
+        plan, jobs = _planned(root)
+        store = RoarStore(root, jobs, looks_on=True)
+        result = join_results(jobs, store.cards(), manifests, examples, plan["pack_size"])
+        if result is not None:
+            result.save(root)
+            load_roar(root)
+    except (FaithscopeError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        _remove(root / name for name in RESULT_FILES)  # the command makes them
 
 
 def _card(parcel: Parcel, name: str, content: bytes) -> dict[str, Any]:
@@ -479,6 +628,21 @@ def _check_new(root: Path) -> None:
             )
         if root.resolve() == Path.cwd():
             raise FaithscopeError("One cannot unpack into the folder one is in: give a new one.")
+
+
+def _check_room(root: Path, parcels: Sequence[Parcel]) -> None:
+    """Refuse what the disk cannot hold before anything is written: an index can say anything."""
+    place = root.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    needed = sum(parcel.content + _FILE_BYTES * parcel.members for parcel in parcels)
+    with writing(root):
+        free = shutil.disk_usage(place).free
+    if needed > free:
+        raise FaithscopeError(
+            f"'{root}' needs {needed / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} left: make "
+            "room or give a folder elsewhere."
+        )
 
 
 def _remove(files: Iterable[Path]) -> None:

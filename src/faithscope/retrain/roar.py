@@ -68,6 +68,8 @@ TIMED_BATCHES = 8
 
 Scores = Mapping[str, Tensor]
 """Scores [N, T] by split."""
+Cards = Mapping[Job, Mapping[str, Any]]
+"""What came out of finished trainings, in the order of the jobs."""
 Report = Callable[["Progress"], None]
 
 
@@ -79,6 +81,8 @@ class Forecast:
     finished: int
     packs: int
     seconds: float
+    again: int = 0
+    """Finished trainings that are done once more, because what others need of them is gone."""
 
     @property
     def duration(self) -> str:
@@ -88,7 +92,8 @@ class Forecast:
         return f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{self.seconds:.0f} s"
 
     def __str__(self) -> str:
-        there = f" ({self.finished:,} are finished)" if self.finished else ""
+        again = f", {self.again:,} of them to be trained again" if self.again else ""
+        there = f" ({self.finished:,} are finished{again})" if self.finished else ""
         return (
             f"{self.trainings:,} trainings{there} in {self.packs:,} "
             f"pack{'s' * (self.packs != 1)}, roughly {self.duration}"
@@ -209,7 +214,8 @@ class Roar:
 
     def forecast(self) -> Forecast:
         """Train the first pack and explain it on a few batches, and multiply."""
-        if self.finished_jobs == len(self.jobs) or self.is_finished:
+        finished, left = self._progress()
+        if not left:
             return Forecast(len(self.jobs), len(self.jobs), len(self.packs), 0.0)
         pack = self.packs[0].jobs
         few, share = _few(self.data, TIMED_BATCHES * self.learner.recipe.batch_size)
@@ -220,13 +226,22 @@ class Roar:
         per_training = epoch() * self.learner.recipe.epochs / len(pack)
         models = [trained.weights for trained in training.finish()]
         seconds = per_training * len(self.jobs)
-        for label, count in self._explained().items():
+        for label, count in _explained(self.jobs).items():
             with _timed() as explaining:
                 self._explain(self.measures[label], models, [few] * len(pack), pack)
             seconds += explaining() / len(pack) * count
-        finished = self.finished_jobs
-        left = (len(self.jobs) - finished) / len(self.jobs)
-        return Forecast(len(self.jobs), finished, len(self.packs), seconds / share * left)
+        seconds *= left / len(self.jobs) / share
+        again = left - (len(self.jobs) - finished)
+        return Forecast(len(self.jobs), finished, len(self.packs), seconds, again)
+
+    def _progress(self) -> tuple[int, int]:
+        """How many trainings are finished, and how many a run would do now."""
+        if self.out is None:
+            return 0, len(self.jobs)
+        if self.is_finished:
+            return len(self.jobs), 0
+        store = RoarStore(self.out, self.jobs, looks_on=True)
+        return len(store.cards()), sum(len(pack.jobs) for pack in store.packs_to_run(self.packs))
 
     def run(self, progress: Report | None = None) -> RoarResult:
         """Run every training that is not finished yet, and collect them all.
@@ -305,7 +320,7 @@ class Roar:
                 training.run_epoch()
             seconds += taken()
             if store.is_time_to_keep():
-                store.keep(pack, inputs, training.state(), seconds)
+                store.keep(pack, inputs, training.state, seconds)
             tell("training", training.epoch)
         with _timed() as taken:
             trained = training.finish()
@@ -330,62 +345,23 @@ class Roar:
                 held[name] = scores
         return list(found)
 
-    def _explained(self) -> dict[str, int]:
-        """How many models each measure explains."""
-        found: dict[str, set[str]] = {}
-        for job in self.jobs.jobs:
-            if job.measure is not None and job.parent is not None:
-                found.setdefault(job.measure, set()).add(job.parent.id)
-        return {measure: len(parents) for measure, parents in found.items()}
-
     def _collect(self, store: RoarStore) -> RoarResult:
         """Make the tables from the cards of all jobs."""
-        cards: dict[Job, dict[str, Any]] = {}
+        cards = store.cards()
         for job in self.jobs.jobs:
-            card = store.card(job)
-            if card is None:
+            if job not in cards:
                 raise _damaged_meanwhile(f"The training '{job.id}'")
-            cards[job] = card
-        about = {"data": self.data.name, "model": self.learner.name}
-        trainings = [
-            {
-                **about,
-                "job": job.id,
-                "measure": measure,
-                "procedure": procedure,
-                "strategy": job.strategy,
-                "k": k,
-                "seed": seed,
-                "metric": metric,
-                "value": value,
-                "epoch": cards[job]["epoch"],
-                "seconds": cards[job]["seconds"],
-            }
-            for (measure, procedure, seed), curve in self.jobs.curves.items()
-            for k, job in curve.items()
-            for metric, value in cards[job]["scores"].items()
-        ]
-        shares = [
-            {
-                **about,
-                "measure": job.measure,
-                "seed": job.seed,
-                "kind": kind,
-                "x": int(x),
-                "value": value,
-            }
-            for job, card in cards.items()
-            for kind, values in card.get("sparsity", {}).items()
-            for x, value in values.items()
-        ]
-        return RoarResult(
-            pa.Table.from_pylist(trainings, schema=ROAR_SCHEMAS["trainings"]),
-            pa.Table.from_pylist(shares, schema=ROAR_SCHEMAS["sparsity"]),
-            self._examples(cards),
-            self._manifest(cards),
-        )
+        about = describe(self.texts, self.data)
+        notes = [*about["notes"], *self.left_out, *_too_short(self.data, self.jobs)]
+        sections = {
+            "data": {**about, "notes": notes},
+            "model": {"name": self.learner.name, "recipe": asdict(self.learner.recipe)},
+            "protocol": {**self._protocol(), "clip": self.clip},
+        }
+        here = _device_name(self.learner.device)
+        return _tables(self.jobs, cards, self._examples(cards), sections, self.pack_size, here)
 
-    def _examples(self, cards: Mapping[Job, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _examples(self, cards: Cards) -> list[dict[str, Any]]:
         """The first test texts: what every measure masked of them, level by level."""
         test, seed, examples = self.data.test, self.jobs.seeds[0], []
         for measure in self.jobs.measures:
@@ -413,56 +389,6 @@ class Roar:
                         }
                     )
         return examples
-
-    def _manifest(self, cards: Mapping[Job, Mapping[str, Any]]) -> dict[str, Any]:
-        learner = self.learner
-        devices = dict.fromkeys(card["device"] for card in cards.values())
-        here = _device_name(learner.device)  # cards of earlier versions do not name it
-        machines = dict.fromkeys(card.get("machine", here) for card in cards.values())
-        training = sum(card["seconds"] for card in cards.values())
-        explaining: dict[str, float] = defaultdict(float)
-        for job, card in cards.items():
-            if job.measure is not None:
-                explaining[job.measure] += card["explaining"]
-        packages = ("torch", "numpy", "scipy", "transformers")
-        about = describe(self.texts, self.data)
-        return {
-            "format": FORMAT,
-            "kind": "roar",
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "data": {
-                **about,
-                "notes": [*about["notes"], *self.left_out, *_too_short(self.data, self.jobs)],
-            },
-            "model": {
-                "name": learner.name,
-                "parameters": next(iter(cards.values()))["parameters"],
-                "recipe": asdict(learner.recipe),
-                "device": ", ".join(devices),
-            },
-            "protocol": {**self._protocol(), "clip": self.clip},
-            "cost": {
-                "seconds": training + sum(explaining.values()),
-                "trainings": len(self.jobs),
-                "training_seconds": training,
-                "explaining_seconds": {
-                    measure: explaining[measure] for measure in self.jobs.measures
-                },
-                "explained": self._explained(),
-                "packs": len(self.packs),
-                "pack_size": self.pack_size,
-            },
-            "machine": {
-                "device": ", ".join(machines),
-                "threads": torch.get_num_threads(),
-                "platform": platform.platform(),
-                "python": platform.python_version(),
-            },
-            "versions": {
-                "faithscope": faithscope.__version__,
-                **{name: version(name) for name in packages},
-            },
-        }
 
 
 @dataclass(eq=False)
@@ -592,6 +518,147 @@ class _Masker:
                 for index in range(min(EXAMPLES, len(test)))
             ]
         return notes
+
+
+def join_results(
+    jobs: Jobs,
+    cards: Cards,
+    manifests: Sequence[Mapping[str, Any]],
+    examples: Sequence[Mapping[str, Any]],
+    pack_size: int,
+) -> RoarResult | None:
+    """The result of all seeds, from results of some that differ in nothing else; or None.
+
+    Args:
+        jobs: The trainings of all seeds.
+        cards: What came out of them.
+        manifests: Of the results that are joined.
+        examples: Of the one that has the first seed.
+        pack_size: How many were trained together at most, in all of them.
+    """
+    told = [_same_for_all_seeds(manifest) for manifest in manifests]
+    if len(cards) < len(jobs) or any(one != told[0] for one in told):
+        return None
+    sections = {
+        **told[0],
+        "protocol": {**manifests[0]["protocol"], "seeds": list(jobs.seeds)},
+    }
+    return _tables(jobs, cards, examples, sections, pack_size, manifests[0]["machine"]["device"])
+
+
+def _same_for_all_seeds(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    protocol = {key: value for key, value in manifest["protocol"].items() if key != "seeds"}
+    model = {key: manifest["model"][key] for key in ("name", "recipe")}
+    return {"data": manifest["data"], "model": model, "protocol": protocol}
+
+
+def _tables(
+    jobs: Jobs,
+    cards: Cards,
+    examples: Sequence[Mapping[str, Any]],
+    sections: Mapping[str, Mapping[str, Any]],
+    pack_size: int,
+    here: str,
+) -> RoarResult:
+    """The result that cards make; `here` stands for a machine that a card does not name."""
+    about = {"data": sections["data"]["name"], "model": sections["model"]["name"]}
+    trainings = [
+        {
+            **about,
+            "job": job.id,
+            "measure": measure,
+            "procedure": procedure,
+            "strategy": job.strategy,
+            "k": k,
+            "seed": seed,
+            "metric": metric,
+            "value": value,
+            "epoch": cards[job]["epoch"],
+            "seconds": cards[job]["seconds"],
+        }
+        for (measure, procedure, seed), curve in jobs.curves.items()
+        for k, job in curve.items()
+        for metric, value in cards[job]["scores"].items()
+    ]
+    shares = [
+        {
+            **about,
+            "measure": job.measure,
+            "seed": job.seed,
+            "kind": kind,
+            "x": int(x),
+            "value": value,
+        }
+        for job, card in cards.items()
+        for kind, values in card.get("sparsity", {}).items()
+        for x, value in values.items()
+    ]
+    return RoarResult(
+        pa.Table.from_pylist(trainings, schema=ROAR_SCHEMAS["trainings"]),
+        pa.Table.from_pylist(shares, schema=ROAR_SCHEMAS["sparsity"]),
+        examples,
+        _manifest(jobs, cards, sections, pack_size, here),
+    )
+
+
+def _manifest(
+    jobs: Jobs,
+    cards: Cards,
+    sections: Mapping[str, Mapping[str, Any]],
+    pack_size: int,
+    here: str,
+) -> dict[str, Any]:
+    devices = dict.fromkeys(card["device"] for card in cards.values())
+    # cards of earlier versions do not name it
+    machines = dict.fromkeys(card.get("machine", here) for card in cards.values())
+    training = sum(card["seconds"] for card in cards.values())
+    explaining: dict[str, float] = defaultdict(float)
+    for job, card in cards.items():
+        if job.measure is not None:
+            explaining[job.measure] += card["explaining"]
+    model = sections["model"]
+    packages = ("torch", "numpy", "scipy", "transformers")
+    return {
+        "format": FORMAT,
+        "kind": "roar",
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "data": dict(sections["data"]),
+        "model": {
+            "name": model["name"],
+            "parameters": next(iter(cards.values()))["parameters"],
+            "recipe": model["recipe"],
+            "device": ", ".join(devices),
+        },
+        "protocol": dict(sections["protocol"]),
+        "cost": {
+            "seconds": training + sum(explaining.values()),
+            "trainings": len(jobs),
+            "training_seconds": training,
+            "explaining_seconds": {measure: explaining[measure] for measure in jobs.measures},
+            "explained": _explained(jobs),
+            "packs": len(jobs.packs(pack_size)),
+            "pack_size": pack_size,
+        },
+        "machine": {
+            "device": ", ".join(machines),
+            "threads": torch.get_num_threads(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+        },
+        "versions": {
+            "faithscope": faithscope.__version__,
+            **{name: version(name) for name in packages},
+        },
+    }
+
+
+def _explained(jobs: Jobs) -> dict[str, int]:
+    """How many models each measure explains."""
+    found: dict[str, set[str]] = {}
+    for job in jobs.jobs:
+        if job.measure is not None and job.parent is not None:
+            found.setdefault(job.measure, set()).add(job.parent.id)
+    return {measure: len(parents) for measure, parents in found.items()}
 
 
 def prepare_roar(

@@ -19,7 +19,7 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,8 @@ KEEP_SHARE = 0.05
 """How much of a training's time keeping its state may take: those of large packs are kept less."""
 RESULT_FILES = (*(f"{name}.parquet" for name in ROAR_SCHEMAS), "examples.json", "manifest.json")
 """What `RoarResult.save` writes."""
+COMMAND = "command.txt"
+"""Where a person may note how the run was made; a summary quotes it (studies/summarise_roar.py)."""
 
 Masks = Mapping[str, Tensor]
 """The masked positions of one job: bool [N, T] by split."""
@@ -70,7 +72,10 @@ class Kept:
 
 
 class RoarStore:
-    """The folder of one run, open for writing by one process."""
+    """The folder of one run, open for writing by one process.
+
+    One that `looks_on` changes nothing: what is damaged is left there, and not spoken of.
+    """
 
     def __init__(
         self,
@@ -79,11 +84,14 @@ class RoarStore:
         *,
         keep_every: float = KEEP_EVERY,
         keep_weights: bool = False,
+        looks_on: bool = False,
     ) -> None:
         self.root = root
         self.jobs = jobs
         self.keep_every = keep_every
         self.keep_weights = keep_weights
+        self.looks_on = looks_on
+        self._trained = False
         self._last_kept = time.monotonic()
         self._keeping = 0.0
 
@@ -122,6 +130,12 @@ class RoarStore:
         """Write the whole result; the states of packs are then not needed any more."""
         result.save(self.root)
         shutil.rmtree(self.root / "packs", ignore_errors=True)
+        if self.keep_weights or not self._trained:  # of tables alone: what others kept stays
+            return
+        with writing(self.root):
+            for job in self.jobs.jobs:
+                if job.k > 0 and self.jobs.children[job]:  # trained again beside a lost one
+                    self._job_file(job, "safetensors").unlink(missing_ok=True)
 
     def amend(self, result: RoarResult) -> None:
         """Write the manifest of a whole result anew."""
@@ -152,6 +166,8 @@ class RoarStore:
         """
         finished = [job for job in self.jobs.jobs if self.card(job) is not None]
         files = [self._job_file(job, "json") for job in finished]
+        if (self.root / COMMAND).is_file():
+            files.append(self.root / COMMAND)
         if self.finished() is not None:
             return [*files, *(self.root / name for name in RESULT_FILES)]
         wanted, explained = self._to_run(packs)
@@ -181,6 +197,11 @@ class RoarStore:
         return wanted[::-1], explained
 
     # Jobs
+
+    def cards(self) -> dict[Job, dict[str, Any]]:
+        """What came out of every finished job."""
+        found = ((job, self.card(job)) for job in self.jobs.jobs)
+        return {job: card for job, card in found if card is not None}
 
     def card(self, job: Job) -> dict[str, Any] | None:
         """What came out of a finished job; None if it is not finished or its file is damaged."""
@@ -217,6 +238,7 @@ class RoarStore:
 
         A job that a pack repeats, because another one of it was damaged, keeps its first card.
         """
+        self._trained = True
         with writing(self.root):
             (self.root / "jobs").mkdir(exist_ok=True)
             for job, model in zip(pack.jobs, trained, strict=True):
@@ -326,13 +348,19 @@ class RoarStore:
             self._damaged(file, error)
             return None
 
-    def keep(self, pack: Pack, inputs: Inputs, state: Mapping[str, Tensor], seconds: float) -> None:
-        """Keep a pack after an epoch."""
+    def keep(
+        self,
+        pack: Pack,
+        inputs: Inputs,
+        state: Callable[[], Mapping[str, Tensor]],
+        seconds: float,
+    ) -> None:
+        """Keep a pack after an epoch; to get the state, from a GPU, is a part of what it costs."""
         started = time.monotonic()
         about = {"inputs": inputs.digest, "seconds": repr(seconds)}
         with writing(self.root):
             file = self._pack_folder(pack) / "state.safetensors"
-            replace_file(file, tensor_file(state, about))
+            replace_file(file, tensor_file(state(), about))
         self._last_kept = time.monotonic()
         self._keeping = self._last_kept - started
 
@@ -344,6 +372,8 @@ class RoarStore:
         return waited >= max(self.keep_every, self._keeping / KEEP_SHARE)
 
     def _damaged(self, file: Path, error: Exception) -> None:
+        if self.looks_on:
+            return
         warnings.warn(f"'{file}' is damaged ({error}): it is computed again.", stacklevel=3)
         file.unlink(missing_ok=True)
 
