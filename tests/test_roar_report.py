@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 import faithscope as fs
 from faithscope.cli import app
 from faithscope.console_roar import show_roar
+from faithscope.data.text_sources import describe, load_text
+from faithscope.data.vocabulary import Vocabulary
 from faithscope.metrics.racu import seed_interval
 from faithscope.report import draw_synthetic
 from faithscope.report.roar import MOST_WORDS, render_roar_page
@@ -60,7 +62,7 @@ class Reader(HTMLParser):
         self._look = look if tag == "span" and look.startswith("word") else ""
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        self.text += data.replace("\N{NO-BREAK SPACE}", " ")
         if self._look:
             self.words.append((self._look, data))
             self._look = ""
@@ -83,6 +85,7 @@ def test_page_holds_the_numbers(result: RoarResult, page: str) -> None:
     assert "the largest class alone would score 14.9 %" in text
     assert "with every token masked 15.0 %" in text
     assert "55,048" in text and "415 trainings" in text
+    assert not re.search(r"[\d\]] %", page[: page.rindex("<script>")])  # they stay together
 
 
 def test_page_needs_nothing_else(page: str) -> None:
@@ -125,6 +128,76 @@ def test_example_is_masked_step_by_step(result: RoarResult, page: str) -> None:
     assert "[CLS]" not in page
 
 
+def with_texts(run: RoarResult, *words: tuple[str, ...]) -> RoarResult:
+    """A run that keeps several texts."""
+    kept = [
+        {**e, "index": index, "words": ["[CLS]", *text, "[EOS]"]}
+        for index, text in enumerate(words)
+        for e in make_roar(words=text).examples
+    ]
+    return replace(run, examples=kept)
+
+
+def test_texts_are_chosen_and_the_best_known_comes_first(result: RoarResult) -> None:
+    run = with_texts(
+        result, ("an", "[UNK]", "word"), tuple("a text of more than six words".split())
+    )
+    text = render_roar_page(run)
+    options = re.findall(r'<option value="(\d)">([^<]*)</option>', text)
+    assert options == [("0", "2: a text of more than six …"), ("1", "1: an [UNK] word")]
+    assert text.count('<div class="sample">') == 2
+    assert text.index("Text 2 of the test split") < text.index("Text 1 of the test split")
+    assert 'class="text-picker"' not in render_roar_page(result)  # one text needs no choice
+
+
+def test_colours_and_lines_are_explained(result: RoarResult, page: str) -> None:
+    text = Reader(page).text
+    assert "scaled within a row" in text and "The last row masks what is left" in text
+    assert (
+        "by Recursive ROAR those of the model trained at the level before, by ROAR always" in text
+    )
+    tokens = render_roar_page(make_roar(strategy="count", procedures=("recursive",)))
+    assert "The last row" not in tokens and "by ROAR always" not in tokens
+    for name in (*result.measures, "largest class alone"):
+        assert re.search(rf'<li><span style="color: var\(--[^>]*>[^<]*</span> {name}</li>', page)
+
+
+def test_what_only_masks_can_say(result: RoarResult) -> None:
+    paired = Reader(render_roar_page(result)).text
+    assert "still reads the second text, which is never masked" in paired.replace("\n", " ")
+    lone = replace(result, examples=[{**e, "auxiliary": None} for e in result.examples])
+    assert "A model that sees only masks can know the length of a text: " in render_roar_page(lone)
+    assert "and a second text if it reads one" in render_roar_page(replace(result, examples=[]))
+
+
+@pytest.mark.parametrize(
+    ("vectors", "said"),
+    [
+        ({"words": 1234, "size": 300}, "300 numbers each, for 1,234 words of the vocabulary"),
+        (None, "none: embeddings drawn at random"),
+    ],
+)
+def test_page_says_what_embeddings_start_from(
+    result: RoarResult, vectors: dict[str, int] | None, said: str
+) -> None:
+    def page_of(run: RoarResult) -> str:
+        data = {**run.manifest["data"], "vectors": vectors}
+        return render_roar_page(replace(run, manifest={**run.manifest, "data": data}))
+
+    assert said in page_of(result)
+    assert "word vectors" not in render_roar_page(result)  # of an older version, which kept none
+    assert "word vectors" not in page_of(make_roar(model="hf:minilm"))
+
+
+def test_manifest_says_how_many_words_have_a_vector(tmp_path: Path) -> None:
+    (tmp_path / "two.vec").write_text("2 3\nJohn 1 2 3\nnobody 4 5 6\nhallway 7 8 9\n")
+    told = []
+    for options in ("", f"(vectors={tmp_path / 'two.vec'})"):
+        data = load_text(f"bundled:babi1{options}", limit=9)
+        told.append(describe(data, Vocabulary.of(data).encode(data))["vectors"])
+    assert told == [None, {"words": 2, "size": 3}]
+
+
 def test_equal_procedures_are_shown_once() -> None:
     run = make_roar(measures=("attention", "random"))
     same = [{**e, "levels": run.examples[0]["levels"]} for e in run.examples]
@@ -161,7 +234,11 @@ def test_warnings_and_few_seeds_are_said() -> None:
     assert {row["verdict"] for row in racu_rows({"": two})} == {""}
     why = "No interval is shown, because fewer than three seeds are too few for one"
     assert Reader(render_roar_page(two)).text.count(why) == 2  # of RACU and of the curves
-    assert why in racu_latex(racu_rows({"": two})) and "^{" not in racu_latex(racu_rows({"": two}))
+    latex = racu_latex(racu_rows({"": two}), {"": "babi-1"})
+    assert why in latex and "^{" not in latex
+    both = Reader(render_roar_page({"two": two, "three": make_roar(data="sst", seeds=3)})).text
+    overview = both[both.index("Faithfulness (RACU)") : both.index("With nothing")]
+    assert f"{why}, where there is none." in overview
     assert not performance_curves(two).figure.axes[0].collections
     assert why not in render_roar_page(make_roar(seeds=3))
 
@@ -183,9 +260,12 @@ def test_several_runs_share_a_page(result: RoarResult) -> None:
     assert reader.tags.count("article") == 3
     for label in ("one", "two", "three"):
         assert f">{label}</a>" in text
-    assert "These runs differ" not in reader.text
-    few = make_roar(levels=(0, 50, 100))
-    assert "These runs differ in levels" in render_roar_page({"one": result, "few": few})
+    assert "Of these runs one and two differ in seeds: compare their RACU" in reader.text
+    assert "three masks a few tokens and has no RACU" in reader.text
+    few = make_roar(levels=(0, 50, 100), procedures=("recursive",))
+    both = {"one": result, "few": few}
+    assert "These runs differ in levels and procedures: compare" in render_roar_page(both)
+    assert "differ in" not in render_roar_page({"one": result, "again": result})
     overview = text[text.index("<main") : text.index("</main>")]
     assert overview.count(">sst</th>") == 3  # by two procedures, and how it ends
     with pytest.raises(fs.FaithscopeError, match="no finished run"):
@@ -196,9 +276,9 @@ def test_verdicts_follow_the_intervals() -> None:
     rows = racu_rows({"": make_roar(shift=-0.12)})
     found = {row["measure"]: row["verdict"] for row in rows if row["procedure"] == "recursive"}
     assert found["attention"] == "better"
-    for row in rows:
+    for row in rows:  # Student's t may doubt what the bootstrap is sure of
         side = (row["ci_low"] > 0) - (row["ci_high"] < 0)
-        assert row["verdict"] == {1: "better", -1: "worse", 0: "same"}[side]
+        assert row["verdict"] in ("same", {1: "better", -1: "worse", 0: "same"}[side])
     assert "worse" in {row["verdict"] for row in racu_rows({"": make_roar(shift=-0.2)})}
 
 
@@ -207,13 +287,14 @@ def test_verdicts_follow_the_intervals() -> None:
 
 def test_curves_draw_means_and_bands(result: RoarResult) -> None:
     figure = performance_curves(result).figure
-    assert [axes.get_title(loc="left")[:4] for axes in figure.axes] == ["ROAR", "Recu"]
-    lines = figure.axes[1].get_lines()
+    assert [axes.get_title(loc="left")[:4] for axes in figure.axes] == ["Recu", "ROAR"]
+    lines = figure.axes[0].get_lines()
     drawn = lines[0].get_ydata()
     assert np.allclose(drawn, result.values("attention", "recursive").mean(0))
     assert np.allclose(lines[-1].get_ydata(), 0.149)  # the largest class
     assert lines[-2].get_color() == "#5b6675"  # random, in grey
-    assert len(figure.axes[1].collections) == len(result.measures)
+    assert len(figure.axes[0].collections) == len(result.measures)
+    assert figure.legends and not performance_curves(result, legend=False).figure.legends
     one = performance_curves(make_roar(procedures=("recursive",), metric="cross_entropy")).figure
     assert len(one.axes) == 1
     fewer = performance_curves(make_roar(measures=("gradient", "random"))).figure
@@ -230,6 +311,8 @@ def test_sparsity_is_the_mean_over_seeds(result: RoarResult) -> None:
     ]
     assert (own[0]["mean"], own[0]["ci_low"], own[0]["ci_high"]) == seed_interval(values)
     assert sparsity_curves(replace(result, sparsity=result.sparsity.slice(0, 0))) is None
+    plot = sparsity_curves(result)
+    assert plot is not None and all(axes.get_title(loc="left") for axes in plot.figure.axes)
 
 
 def test_files_are_written(result: RoarResult, tmp_path: Path) -> None:
@@ -265,26 +348,44 @@ def test_racu_is_written_as_in_the_paper(result: RoarResult) -> None:
     row = {"mean": 0.0763, "ci_low": 0.0081, "ci_high": 0.155, "n": 5}
     assert racu(row) == "7.6 +7.9 −6.8"
     assert racu({**row, "mean": math.nan}) == "—"
-    rows = [{**racu_rows({"a_b": result})[0], **row, "data": "50 % & a_b"}]
-    text = racu_latex(rows)
+    rows = [{**racu_rows({"a_b": result})[0], **row}]
+    text = racu_latex(rows, {"a_b": "50 % & a_b"})
     assert "$7.6^{+7.9}_{-6.8}$" in text and r"50 \% \& a\_b" in text
 
 
 def test_runs_of_the_same_names_stay_apart(result: RoarResult, tmp_path: Path) -> None:
     runs = RoarRuns({"before": result, "after": make_roar(shift=0.1)})
     assert list(runs.told) == ["before", "after"]
-    runs.write_tables(tmp_path)
-    text = (tmp_path / "racu.md").read_text()
-    assert "babi-1 (before)" in text and "babi-1 (after)" in text
+    tokens = make_roar(strategy="count", measures=("attention", "random"))
+    runs = RoarRuns({**runs.results, "tokens": tokens, "other": make_roar(data="sst")})
+    for file in runs.write_tables(tmp_path):
+        if file.suffix == ".md":  # the same name in every row of every table
+            rows = [line.split(" | ")[0].strip("| ") for line in file.read_text().splitlines()[2:]]
+            expected = {"babi-1 (before)", "babi-1 (after)", "babi-1 (tokens)", "sst"}
+            if file.stem == "racu":  # which a run of a few tokens has not
+                expected.remove("babi-1 (tokens)")
+            assert set(filter(None, rows[:-1])) == expected
+    page = render_roar_page(runs.told)
+    overview = page[page.index("<main") : page.index("</main>")]
+    assert overview.count("babi-<wbr>1 (") + overview.count("babi-1 <wbr>(") == 7
+
+
+def test_times_have_the_same_digits(result: RoarResult, tmp_path: Path) -> None:
+    RoarRuns({"a": result}).write_tables(tmp_path)
+    times = re.findall(r"[\d.]+ s\b", (tmp_path / "time.md").read_text())
+    assert len(times) > 9 and all(re.fullmatch(r"\d+\.\d\d s", time) for time in times)
 
 
 def test_token_steps_have_no_end_of_their_own() -> None:
     run = make_roar(strategy="count")
     assert math.isnan(at_level(run, 100)["mean"]) and at_level(run, 0)["mean"] == 1.0
     page = render_roar_page(run)
-    assert "10 tokens" in page and "Faithfulness (RACU)" not in page
+    assert "Faithfulness (RACU)" not in page and "everything masked" not in page
+    assert ">tokens masked</th>" in page and '<th scope="col">10</th>' in page
+    assert "Accuracy on the test split, in %: mean over seeds." in page
+    assert "everything masked" not in render_roar_page({"one": run, "two": run})
     lowest = min(run.values(name, "recursive")[:, -1].mean() for name in run.measures)
-    assert f"furthest under attention, to {100 * lowest:.1f} %" in page
+    assert f"furthest under attention, to {100 * lowest:.1f} %" in Reader(page).text
     assert {row["metric"] for row in fs.compare(run, run).rows} == {"area"}
 
 
@@ -384,8 +485,26 @@ def test_comparison_of_a_run_with_itself(result: RoarResult) -> None:
 def test_comparison_with_few_seeds_gives_no_verdict(result: RoarResult) -> None:
     found = fs.compare(make_roar(seeds=3, shift=0.1), result)
     assert found.only_second == 2
-    assert {row["verdict"] for row in found.rows} == {""}
+    assert {row["verdict"] for row in found.explained()} == {""}
+    assert {row["verdict"] for row in found.rows if row["random"]} == {"same"}  # it is equal
     assert found.headline() == "3 shared seeds are too few for a verdict: it needs at least 5."
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_equal_runs_are_the_same_however_few_seeds(seeds: int, tmp_path: Path) -> None:
+    few = make_roar(seeds=seeds)
+    same = fs.compare(few, few)
+    assert {row["verdict"] for row in same.rows} == {"same"} and same.sentences() == []
+    plural = "s" * (seeds > 1)
+    assert (
+        same.headline() == f"Nothing changed on {seeds} shared seed{plural}: every difference is 0."
+    )
+    folder = few.save(tmp_path / "run")
+    for condition in ("worse", "different"):
+        assert run_cli("compare", folder, folder, "--fail-if", condition)[0] == 0
+    other = make_roar(seeds=seeds, shift=0.1).save(tmp_path / "other")
+    code, said = run_cli("compare", folder, other, "--fail-if", "worse")
+    assert code == 1 and "(a verdict needs 5 seeds)" in " ".join(said.split())
 
 
 def test_comparison_chooses_measures(result: RoarResult) -> None:

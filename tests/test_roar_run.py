@@ -14,7 +14,6 @@ from faithscope.data.text import TokenData
 from faithscope.methods.text import measure, resolve_measures
 from faithscope.methods.words import random_scores
 from faithscope.perturb.tokens import mask_tokens
-from faithscope.retrain import roar
 from faithscope.retrain.jobs import jobs_of
 from faithscope.retrain.result import ROAR_SCHEMAS, RoarResult, load_roar
 from faithscope.retrain.roar import Progress, prepare_roar
@@ -117,7 +116,7 @@ def test_packs_of_any_size_give_the_same_numbers(result, pack_size):
 
 
 def test_a_small_memory_gives_the_same_numbers(result, monkeypatch):
-    monkeypatch.setattr(roar, "CACHE_BYTES", 1)
+    monkeypatch.setattr("faithscope.retrain.masking.CACHE_BYTES", 1)
     assert asked().run().trainings["value"].equals(result.trainings["value"])
 
 

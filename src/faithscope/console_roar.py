@@ -218,8 +218,8 @@ def show_roar_comparison(comparison: RoarComparison) -> None:
     show(table)
     say(
         "Means over shared seeds and their paired difference (BCa interval over seeds); * better, "
-        "† worse where the interval leaves out 0, not adjusted for the number of rows. ↑ more is "
-        "better, ↓ less is; area is the mean performance over the levels.",
+        "† worse where it and Student's t leave out 0, not adjusted for the number of rows. ↑ more "
+        "is better, ↓ less is; area is the mean performance over the levels.",
         "dim",
     )
     say(f"\n{comparison.headline()}", "bold")

@@ -231,7 +231,8 @@ def describe(data: TextData, tokens: TokenData) -> dict[str, Any]:
 
     The mean length is of the encoded main texts of all splits, special tokens included; the
     majority is the most frequent class of the training split, with what answering it for every
-    test text would score.
+    test text would score. `vectors` tells how many words of the vocabulary have a pretrained vector
+    and of how many numbers, None without any.
     """
     lengths = np.concatenate([split.lengths.numpy() for _, split in tokens.splits])
     majority = int(np.bincount(data.train.labels, minlength=len(data.classes)).argmax())
@@ -249,9 +250,17 @@ def describe(data: TextData, tokens: TokenData) -> dict[str, Any]:
             "score": constant_score(data.metric, data.test.labels, majority),
         },
         "truncated": dict(tokens.truncated),
+        "vectors": _vectors(tokens),
         "notes": list(data.notes),
         "fingerprint": fingerprint(data),
     }
+
+
+def _vectors(tokens: TokenData) -> dict[str, int] | None:
+    if tokens.vectors is None:
+        return None
+    known = sum(word in tokens.vectors.vectors for word in tokens.words)
+    return {"words": known, "size": tokens.vectors.size}
 
 
 def constant_score(metric: str, labels: np.ndarray, answer: int) -> float:

@@ -31,6 +31,7 @@ const widths = new ResizeObserver((changes) => {
   for (const { target } of changes) {
     const fits = target.scrollWidth <= target.clientWidth + 1;
     target.previousElementSibling.classList.toggle("fits", fits);
+    target.previousElementSibling.classList.toggle("wide", !fits);
   }
 });
 document.querySelectorAll(".hint + .scroll").forEach((box) => widths.observe(box));
@@ -49,6 +50,14 @@ if (picker) {
     link.addEventListener("click", () => show(link.hash.slice(1)));
   }
   show(runs.some((run) => `#${run.id}` === location.hash) ? location.hash.slice(1) : runs[0].id);
+}
+
+// ---------------------------------------------------------------- several texts of a run
+for (const choice of document.querySelectorAll(".text-picker")) {
+  const texts = [...choice.closest("section").querySelectorAll(".sample")];
+  const show = () => texts.forEach((text, place) => { text.hidden = place !== +choice.value; });
+  choice.addEventListener("change", show);
+  show();
 }
 
 // ---------------------------------------------------------------- small helpers

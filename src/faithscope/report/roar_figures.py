@@ -29,9 +29,14 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 Look = Mapping[str, Any]
 
-PANELS = {"roar": "ROAR: ranked once", "recursive": "Recursive ROAR: ranked again at each level"}
-"""Procedures in the order of panels, and their headings."""
-SPARSITIES = {"count": "most important tokens", "relative": "most important tokens, share of all"}
+PANELS = {"recursive": "Recursive ROAR: ranked again at each level", "roar": "ROAR: ranked once"}
+"""Procedures in the order of panels, that of the tables, and their headings."""
+SPARSITIES = {
+    "count": ("By number of tokens", "most important tokens"),
+    "relative": ("By share of a text's tokens", "most important tokens, share of all"),
+}
+"""Kinds of sparsity, the headings of their panels and what is counted."""
+MAJORITY = "largest class alone"
 SYNTHETIC: Mapping[str, tuple[str, Look]] = {
     "truth": ("ground truth first", {"color": MUTED, "linestyle": "--", "linewidth": 3.5}),
     "worst": ("ground truth last", {"color": MUTED, "linestyle": ":"}),
@@ -48,15 +53,29 @@ MEASURES = (
 """Measures that have a colour of their own."""
 
 _LINE: Look = {"markersize": 4, "linewidth": 1.5}
+_SIGNS = dict(zip(LINE_MARKERS, "●■◆▲▼✚✖★◀", strict=True))
+_VARIABLES = {MUTED: "muted", INK: "ink", **{c: f"series-{i}" for i, c in enumerate(SERIES)}}
 
 
-def roar_plots(result: RoarResult) -> list[Plot]:
-    """Every plot that a run gives."""
-    drawn = (draw(result) for draw in (performance_curves, sparsity_curves))
+def roar_plots(result: RoarResult, *, legend: bool = True) -> list[Plot]:
+    """Every plot that a run gives; `legend` is whether the names of lines are drawn, too."""
+    drawn = (draw(result, legend=legend) for draw in (performance_curves, sparsity_curves))
     return [plot for plot in drawn if plot is not None]
 
 
-def performance_curves(result: RoarResult) -> Plot:
+def written_legend(result: RoarResult, plot: Plot) -> list[tuple[str, str, str]]:
+    """The lines of a plot for a page, where a legend may wrap: a sign, its colour, a name."""
+    looks = measure_looks(result.measures)
+    lines = [
+        (f"─{_SIGNS[look['marker']]}─" if "marker" in look else "– – –", look["color"], name)
+        for name, look in looks.items()
+    ]
+    if plot.name == "curves":
+        lines.append(("·····", INK, MAJORITY))
+    return [(sign, f"var(--{_VARIABLES[c]}, {c})", name) for sign, c, name in lines]
+
+
+def performance_curves(result: RoarResult, *, legend: bool = True) -> Plot:
     """Performance of the retrained models against the share of tokens masked.
 
     One panel per procedure side by side, one line per measure with its 95 % interval over seeds;
@@ -69,18 +88,20 @@ def performance_curves(result: RoarResult) -> Plot:
     metric = METRICS[data["metric"]]
     with house_style():
         figure = Figure(figsize=(WIDTH, 3.7))
-        for axes, procedure in zip(_panels(figure, len(panels)), panels, strict=True):
+        every = _panels(figure, len(panels), legend=legend)
+        for axes, procedure in zip(every, panels, strict=True):
             own = [row for row in rows if row["procedure"] == procedure]
             _draw_lines(axes, own, "k", looks)
             axes.axhline(data["majority"]["score"], color=INK, linewidth=1, linestyle=":")
-            axes.set_title(PANELS[procedure], loc="left", weight="bold", size=9)
+            _head(axes, PANELS[procedure])
             axes.set_xlabel("tokens masked, the most important first")
             if data["metric"] != "cross_entropy":
                 _in_percent(axes.yaxis, 1)
             _in_percent(axes.xaxis, 100 if protocol["strategy"] == "relative" else None)
         figure.axes[0].set_ylabel(f"{metric} on the test split")
-        majority = Line2D([], [], color=INK, linewidth=1, linestyle=":")
-        _name_looks(figure, {**looks, "largest class alone": majority})
+        if legend:
+            majority = Line2D([], [], color=INK, linewidth=1, linestyle=":")
+            _name_looks(figure, {**looks, MAJORITY: majority})
     seeds = len(protocol["seeds"])
     bands = (
         f" Bands are 95 % intervals over {seeds} seeds."
@@ -98,7 +119,7 @@ def performance_curves(result: RoarResult) -> Plot:
     )
 
 
-def sparsity_curves(result: RoarResult) -> Plot | None:
+def sparsity_curves(result: RoarResult, *, legend: bool = True) -> Plot | None:
     """Share of the importance that the first tokens hold. None for a run without sparsity."""
     rows = sparsity_rows({"": result})
     if not rows:
@@ -107,14 +128,17 @@ def sparsity_curves(result: RoarResult) -> Plot | None:
     looks = measure_looks(list(dict.fromkeys(row["measure"] for row in rows)))
     with house_style():
         figure = Figure(figsize=(WIDTH, 3.4))
-        for axes, kind in zip(_panels(figure, len(kinds)), kinds, strict=True):
+        for axes, kind in zip(_panels(figure, len(kinds), legend=legend), kinds, strict=True):
+            title, counted = SPARSITIES[kind]
+            _head(axes, title)
             _draw_lines(axes, [row for row in rows if row["kind"] == kind], "x", looks)
-            axes.set_xlabel(SPARSITIES[kind])
+            axes.set_xlabel(counted)
             axes.set_ylim(0, 1.02)
             _in_percent(axes.yaxis, 1)
             _in_percent(axes.xaxis, 100 if kind == "relative" else None)
         figure.axes[0].set_ylabel("share of the whole importance")
-        _name_looks(figure, looks)
+        if legend:
+            _name_looks(figure, looks)
     return Plot(
         "sparsity",
         figure,
@@ -173,12 +197,12 @@ def measure_looks(measures: Sequence[str]) -> dict[str, Look]:
     return looks
 
 
-def _panels(figure: Figure, count: int) -> list[Axes]:
-    """Axes side by side with room for a legend at the right; a scale each."""
+def _panels(figure: Figure, count: int, *, legend: bool = True) -> list[Axes]:
+    """Axes side by side, with room for a legend at the right if there is one; a scale each."""
     height = float(figure.get_size_inches()[1])
     grid = {
         "left": 0.065,
-        "right": 0.775,
+        "right": 0.775 if legend else 0.985,
         "top": 1 - 0.3 / height,
         "bottom": 0.5 / height,
         "wspace": 0.16,
@@ -201,6 +225,10 @@ def _draw_lines(axes: Axes, rows: Sequence[Row], x: str, looks: Mapping[str, Loo
     _tidy(axes)
 
 
+def _head(axes: Axes, title: str) -> None:
+    axes.set_title(title, loc="left", weight="bold", size=9)
+
+
 def _tidy(axes: Axes) -> None:
     axes.grid(color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -214,7 +242,7 @@ def _in_percent(axis: Any, whole: int | None) -> None:
         return
     if whole == 100:
         axis.set_major_locator(MultipleLocator(20))
-    axis.set_major_formatter(PercentFormatter(whole, decimals=0, symbol=" %"))
+    axis.set_major_formatter(PercentFormatter(whole, decimals=0, symbol="\N{NO-BREAK SPACE}%"))
 
 
 def _name_looks(figure: Figure, looks: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,19 @@ Row = dict[str, Any]
 
 ENDS = ("mean", "ci_low", "ci_high")
 NO_ENDS = "No interval is shown, because fewer than three seeds are too few for one"
+
+
+def run_labels(results: Mapping[str, RoarResult]) -> dict[str, str]:
+    """What a table calls each run: its data set, with the run's name where data and model repeat.
+
+    Taken of all runs once, so that a run is called the same in every row of every table.
+    """
+    names = {run: _names(run, result) for run, result in results.items()}
+    pairs = Counter((row["data"], row["model"]) for row in names.values())
+    return {
+        run: f"{row['data']} ({run})" if pairs[row["data"], row["model"]] > 1 else row["data"]
+        for run, row in names.items()
+    }
 
 
 def racu_rows(results: Mapping[str, RoarResult]) -> list[Row]:

@@ -16,6 +16,7 @@ from faithscope.report.roar_rows import (
     curve_rows,
     majority_rows,
     racu_rows,
+    run_labels,
     sparsity_rows,
     time_rows,
 )
@@ -33,6 +34,9 @@ from faithscope.retrain.verdict import METRICS, PROCEDURES, score
 if TYPE_CHECKING:
     from faithscope.retrain.result import RoarResult
 
+Labels = Mapping[str, str]
+"""What a run is called in the column of data sets, by the run's name."""
+
 RACU_CAPTION = (
     "RACU in %: the area between the curve of a measure and that of random masking, relative to "
     "the most it could be; mean over seeds with the distances to the ends of its 95 % interval, 0 "
@@ -43,8 +47,10 @@ RACU_CAPTION = (
 def write_roar_tables(results: Mapping[str, RoarResult], folder: str | Path) -> list[Path]:
     """Write the tables of runs, all runs in each: RACU, curves, ends, sparsity and time."""
     texts: dict[str, str] = {}
+    labels = run_labels(results)
     if racu := racu_rows(results):
-        texts |= {**all_forms(racu_table(racu), racu), "racu.tex": racu_latex(racu)}
+        texts |= all_forms(racu_table(racu, labels), racu)
+        texts["racu.tex"] = racu_latex(racu, labels)
     for make, rows in (
         (curves_table, curve_rows(results)),
         (majority_table, majority_rows(results)),
@@ -52,7 +58,7 @@ def write_roar_tables(results: Mapping[str, RoarResult], folder: str | Path) -> 
         (time_table, time_rows(results)),
     ):
         if rows:
-            texts |= all_forms(make(rows), rows)
+            texts |= all_forms(make(rows, labels), rows)
     return [write_table(Path(folder) / name, text) for name, text in texts.items()]
 
 
@@ -72,16 +78,18 @@ def _figures(results: Mapping[str, RoarResult]) -> Iterator[tuple[str, Plot]]:
             yield stem, plot
 
 
-def racu_table(rows: Sequence[Row], cell: Callable[[Row], str] | None = None) -> Table:
+def racu_table(
+    rows: Sequence[Row], labels: Labels, cell: Callable[[Row], str] | None = None
+) -> Table:
     """RACU as the paper's Table 2 has it: data sets × models, here by procedure, and measures."""
     lines = ("data set", "model", "procedure")
     caption = RACU_CAPTION + _why_no_ends(row["ci_low"] for row in rows)
-    return _pivot("racu", caption, rows, lines, _measure, cell or racu)
+    return _pivot("racu", caption, rows, labels, lines, _measure, cell or racu)
 
 
-def racu_latex(rows: Sequence[Row]) -> str:
+def racu_latex(rows: Sequence[Row], labels: Labels) -> str:
     """The same in LaTeX, the ends of intervals as raised and lowered numbers."""
-    table = racu_table(rows, _tex)
+    table = racu_table(rows, labels, _tex)
     cells = [
         [
             *map(escape_latex, row[: table.names]),
@@ -94,20 +102,21 @@ def racu_latex(rows: Sequence[Row]) -> str:
     return latex_table("racu", escape_latex(table.caption), columns, heads, cells)
 
 
-def curves_table(rows: Sequence[Row]) -> Table:
+def curves_table(rows: Sequence[Row], labels: Labels) -> Table:
     """Performance at every level, one line per measure."""
     return _pivot(
         "curves",
         "Performance on the test split when so many tokens are masked, the most important first, "
         "and the model is trained again: mean over seeds, in % but for the cross-entropy",
         sorted(rows, key=lambda row: (row["strategy"], row["k"])),
+        labels,
         ("data set", "model", "procedure", "measure"),
         lambda row: _level(row["strategy"], row["k"]),
         lambda row: _bare(row["metric"], row["mean"]),
     )
 
 
-def majority_table(rows: Sequence[Row]) -> Table:
+def majority_table(rows: Sequence[Row], labels: Labels) -> Table:
     """The paper's Table 4: the largest class alone, and models that see only masks."""
     return Table(
         "majority",
@@ -117,7 +126,7 @@ def majority_table(rows: Sequence[Row]) -> Table:
         ("data set", "model", "metric", "largest class", "its score", "all masked", "unmasked"),
         tuple(
             (
-                row["data"],
+                labels[row["run"]],
                 row["model"],
                 METRICS[row["metric"]],
                 row["majority_class"],
@@ -131,20 +140,21 @@ def majority_table(rows: Sequence[Row]) -> Table:
     )
 
 
-def sparsity_table(rows: Sequence[Row]) -> Table:
+def sparsity_table(rows: Sequence[Row], labels: Labels) -> Table:
     """Importance held by the first tokens, one line per measure."""
     return _pivot(
         "sparsity",
         "Share of the summed importance, in %, that the most important tokens of a text hold: mean "
         "over the validation split and seeds",
         sorted(rows, key=lambda row: (row["kind"], row["x"])),
+        labels,
         ("data set", "model", "measure"),
         lambda row: _level(row["kind"], row["x"]),
         lambda row: _bare("share", row["mean"]),
     )
 
 
-def time_table(rows: Sequence[Row]) -> Table:
+def time_table(rows: Sequence[Row], labels: Labels) -> Table:
     """The paper's Table 8: what one step with each measure takes."""
     return Table(
         "time",
@@ -153,10 +163,10 @@ def time_table(rows: Sequence[Row]) -> Table:
         ("data set", "model", "measure", "explaining", "training", "together"),
         tuple(
             (
-                row["data"],
+                labels[row["run"]],
                 row["model"],
                 row["measure"],
-                *(duration(row[f"{what}_seconds"]) for what in ("explaining", "training", "step")),
+                *(_seconds(row[f"{what}_seconds"]) for what in ("explaining", "training", "step")),
             )
             for row in rows
         ),
@@ -210,6 +220,17 @@ def _level(strategy: str, k: int) -> str:
     return f"{k} %" if strategy == "relative" else f"{k} token{'s' * (k != 1)}"
 
 
+def _seconds(seconds: float) -> str:
+    """A time with as many digits as its neighbours in a column.
+
+    >>> _seconds(0.7), _seconds(12.345), _seconds(0.0019), _seconds(137)
+    ('0.70 s', '12.35 s', '< 0.01 s', '2 min 17 s')
+    """
+    if seconds >= 99.5:
+        return duration(seconds)
+    return f"{seconds:.2f} s" if seconds >= 0.005 else "< 0.01 s"
+
+
 def _measure(row: Row) -> str:
     return str(row["measure"])
 
@@ -218,36 +239,28 @@ def _pivot(
     name: str,
     caption: str,
     rows: Sequence[Row],
+    labels: Labels,
     lines: Sequence[str],
     column: Callable[[Row], str],
     cell: Callable[[Row], str],
 ) -> Table:
-    """Rows as a line for every data set, model … and a column for every value of `column`.
-
-    Runs of the same data set and model stay lines of their own, told apart by the run's name.
-    """
+    """Rows as a line for every data set, model … and a column for every value of `column`."""
     columns = dict.fromkeys(map(column, rows))
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
         named = {
             **row,
-            "data set": row["data"],
+            "data set": labels[row["run"]],
             "procedure": PROCEDURES.get(row.get("procedure", "")),
         }
-        key = (row["run"], *(named[line] for line in lines))
+        key = tuple(named[line] for line in lines)
         found.setdefault(key, {})[column(row)] = cell(row)
-    keys = [names for _, *names in found]
     return Table(
         name,
         caption,
         (*lines, *columns),
         tuple(
-            (
-                names[0] if keys.count(names) == 1 else f"{names[0]} ({run})",
-                *names[1:],
-                *(cells.get(head, "—") for head in columns),
-            )
-            for (run, *names), cells in found.items()
+            (*names, *(cells.get(head, "—") for head in columns)) for names, cells in found.items()
         ),
         names=len(lines),
     )

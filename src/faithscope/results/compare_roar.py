@@ -6,7 +6,7 @@ conditions fail a job: a method is a measure by one procedure, the metrics are `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from faithscope.errors import FaithscopeError, unknown
-from faithscope.metrics.racu import told_interval
+from faithscope.metrics.racu import is_surely_above, told_interval
 from faithscope.results.result import named
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class RoarComparison:
         """The table's rows.
 
         A difference is second − first over the shared seeds with its BCa interval; `verdict` says
-        on which side of 0 that lies, and is "" with too few seeds to say.
+        on which side of 0 that lies, and is "" with too few seeds to say. Numbers that are all
+        equal are the "same" however few.
         """
         values = [_values(result, self.seeds) for result in (self.first, self.second)]
         return [
@@ -130,9 +131,9 @@ class RoarComparison:
         seeds = f"{len(self.seeds)} shared seed{'s' * (len(self.seeds) > 1)}"
         if not rows:
             return f"No score to compare on {seeds}: no measure is in both runs."
-        if all(row["difference"] == row["ci_low"] == row["ci_high"] == 0 for row in rows):
+        if all(row["verdict"] == "same" and not row["ci_low"] < row["ci_high"] for row in rows):
             return f"Nothing changed on {seeds}: every difference is 0."
-        if not any(row["verdict"] for row in rows):
+        if all(row["n"] < FEWEST_SEEDS for row in rows):
             are = "are" if len(self.seeds) > 1 else "is"
             return f"{seeds} {are} too few for a verdict: it needs at least {FEWEST_SEEDS}."
         said = []
@@ -306,15 +307,16 @@ def _paired(first: Array, second: Array, *, better: bool) -> Row:
         "ci_high": high,
         "n": int(known.sum()),
     }
-    return {**row, "verdict": _verdict(row, better)}
+    return {**row, "verdict": _verdict(difference[known] if better else -difference[known])}
 
 
-def _verdict(row: Mapping[str, Any], higher_is_better: bool) -> str:
-    if row["n"] < FEWEST_SEEDS:
-        return ""
-    if row["ci_low"] <= 0 <= row["ci_high"]:
+def _verdict(gain: Array) -> str:
+    """Of the second run; "" if there are too few seeds to say."""
+    if not gain.any():
         return "same"
-    return "better" if (row["difference"] > 0) == higher_is_better else "worse"
+    if len(gain) < FEWEST_SEEDS:
+        return ""
+    return "better" if is_surely_above(gain) else "worse" if is_surely_above(-gain) else "same"
 
 
 def _listed(value: Any) -> str:

@@ -91,7 +91,9 @@ class Condition:
     def _why(self, rows: list[Row], comparison: AnyComparison) -> str:
         if self.sign in VERDICTS and max(row["n"] for row in rows):
             needed = f"{comparison.enough} {comparison.unit}s"
-            return f" (a verdict on {len(comparison.rows)} rows needs {needed})"
+            rows_matter = isinstance(comparison, Comparison)  # seeds need no Holm's correction
+            on = f" on {len(comparison.rows)} rows" if rows_matter else ""
+            return f" (a verdict{on} needs {needed})"
         return ""
 
 

@@ -32,9 +32,9 @@ from faithscope.methods.text import resolve_measures
 from faithscope.results.files import replace_file, write_file
 from faithscope.results.folder import differences, digest, locked, writing
 from faithscope.results.result import FORMAT
+from faithscope.retrain.collect import join_results
 from faithscope.retrain.jobs import Jobs, jobs_of
 from faithscope.retrain.result import load_roar
-from faithscope.retrain.roar import join_results
 from faithscope.retrain.store import COMMAND, RESULT_FILES, RoarStore, pack_size_of
 
 INDEX = "parcel.json"

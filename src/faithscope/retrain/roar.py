@@ -1,8 +1,8 @@
 """ROAR and Recursive ROAR from end to end: mask what a measure points to, retrain, test.
 
 `prepare_roar` turns what a user asks for into a `Roar`, which can say what it will cost and can be
-run. Packs of trainings are run wave by wave (retrain/jobs.py); each is kept in the run's folder
-(retrain/store.py), so a run that was stopped goes on where it was.
+run. Packs of trainings are run wave by wave (retrain/jobs.py), on what retrain/masking.py masks;
+each is kept in the run's folder (retrain/store.py), so a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -10,66 +10,35 @@ from __future__ import annotations
 import json
 import platform
 import tempfile
-import time
 import warnings
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from importlib.metadata import version
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
-import faithscope
 from faithscope.data.text import TextData, TokenData
 from faithscope.data.text_sources import describe, load_text
 from faithscope.errors import FaithscopeError
-from faithscope.methods.text import TokenEvidence, TokenMethod, resolve_measures
-from faithscope.methods.words import random_scores, word_information, word_scores
-from faithscope.perturb.tokens import mask_tokens
+from faithscope.methods.text import TokenMethod, resolve_measures
 from faithscope.results.folder import is_begun
 from faithscope.results.result import FORMAT
-from faithscope.retrain.jobs import (
-    MOST_SEEDS,
-    PROCEDURES,
-    Job,
-    Jobs,
-    Pack,
-    jobs_of,
-    reads_model,
-)
+from faithscope.retrain.collect import Cards, explained, result_of
+from faithscope.retrain.jobs import MOST_SEEDS, PROCEDURES, Job, Jobs, Pack, jobs_of, reads_model
 from faithscope.retrain.learner import Learner, Weights
 from faithscope.retrain.learners import check_model, check_recipe, load_learner
-from faithscope.retrain.result import ROAR_SCHEMAS, RoarResult, load_roar
-from faithscope.retrain.sparsity import sparsity
-from faithscope.retrain.store import (
-    KEEP_EVERY,
-    Inputs,
-    Masks,
-    RoarStore,
-    pack_size_of,
-    tensor_digest,
-)
+from faithscope.retrain.masking import EXAMPLES, Masker, Scores, masked, timed
+from faithscope.retrain.result import RoarResult, load_roar
+from faithscope.retrain.store import KEEP_EVERY, RoarStore, pack_size_of, tensor_digest
 
-EXAMPLES = 3
-"""Test texts whose masks and scores are kept for people to look at."""
-CACHE_BYTES = 1 << 30
-"""Scores of the models of the intact texts that are held in memory: all levels of ROAR use them."""
 TIMED_BATCHES = 8
 """Batches of a training that a forecast is made from."""
 
-Scores = Mapping[str, Tensor]
-"""Scores [N, T] by split."""
-Cards = Mapping[Job, Mapping[str, Any]]
-"""What came out of finished trainings, in the order of the jobs."""
 Report = Callable[["Progress"], None]
 
 
@@ -221,14 +190,14 @@ class Roar:
         few, share = _few(self.data, TIMED_BATCHES * self.learner.recipe.batch_size)
         training = self.learner.begin([few] * len(pack), [job.seed for job in pack])
         training.run_epoch()  # what is only done once must not be multiplied
-        with _timed() as epoch:
+        with timed() as epoch:
             training.run_epoch()
         per_training = epoch() * self.learner.recipe.epochs / len(pack)
         models = [trained.weights for trained in training.finish()]
         seconds = per_training * len(self.jobs)
-        for label, count in _explained(self.jobs).items():
-            with _timed() as explaining:
-                self._explain(self.measures[label], models, [few] * len(pack), pack)
+        for label, count in explained(self.jobs).items():
+            with timed() as explaining:
+                self.explain(self.measures[label], models, [few] * len(pack), pack)
             seconds += explaining() / len(pack) * count
         seconds *= left / len(self.jobs) / share
         again = left - (len(self.jobs) - finished)
@@ -281,7 +250,7 @@ class Roar:
         What they mask is bits, so during nearly all of a run its folder holds no other weights
         than those of the intact texts and of the wave in training.
         """
-        masker = _Masker(self, store)
+        masker = Masker(self, store)
         todo = store.packs_to_run(self.packs)
         done = len(self.jobs) - sum(len(pack.jobs) for pack in todo)
         for _, wave in groupby(todo, key=lambda pack: pack.wave):
@@ -316,18 +285,18 @@ class Roar:
             seconds = kept.seconds
         tell("training", training.epoch)
         while not training.is_done:
-            with _timed() as taken:
+            with timed() as taken:
                 training.run_epoch()
             seconds += taken()
             if store.is_time_to_keep():
                 store.keep(pack, inputs, training.state, seconds)
             tell("training", training.epoch)
-        with _timed() as taken:
+        with timed() as taken:
             trained = training.finish()
         notes = {"device": self.learner.device, "machine": _device_name(self.learner.device)}
         store.write_jobs(pack, inputs, trained, seconds + taken(), notes)
 
-    def _explain(
+    def explain(
         self,
         item: TokenMethod,
         models: Sequence[Weights],
@@ -359,7 +328,7 @@ class Roar:
             "protocol": {**self._protocol(), "clip": self.clip},
         }
         here = _device_name(self.learner.device)
-        return _tables(self.jobs, cards, self._examples(cards), sections, self.pack_size, here)
+        return result_of(self.jobs, cards, self._examples(cards), sections, self.pack_size, here)
 
     def _examples(self, cards: Cards) -> list[dict[str, Any]]:
         """The first test texts: what every measure masked of them, level by level."""
@@ -389,276 +358,6 @@ class Roar:
                         }
                     )
         return examples
-
-
-@dataclass(eq=False)
-class _Masker:
-    """Decides what the jobs of a pack mask, explaining each model as rarely as can be."""
-
-    roar: Roar
-    store: RoarStore
-    cache: OrderedDict[str, dict[int, Scores]] = field(default_factory=OrderedDict)
-    """Scores of the models of the intact texts, by measure and seed; the latest used are last."""
-
-    def inputs(self, pack: Pack, tell: Callable[[str], None]) -> Inputs:
-        """The masks of every job of a pack, and what is worth noting of them."""
-        masks: dict[str, Masks] = {}
-        notes: dict[str, dict[str, Any]] = {}
-        for jobs in self._alike(pack):
-            item = None if jobs[0].measure is None else self.roar.measures[jobs[0].measure]
-            if item is not None and reads_model(item):
-                tell(f"explaining {item.label}")
-            with _timed() as taken:
-                parents, scores = self._evidence(item, jobs)
-            for job, data, found in zip(jobs, parents, scores, strict=True):
-                masks[job.id] = self._mask(job, data, found)
-                notes[job.id] = {
-                    "explaining": taken() / len(jobs),
-                    **self._noted(job, found, masks[job.id]),
-                }
-        return Inputs(masks, notes)
-
-    def _alike(self, pack: Pack) -> list[list[Job]]:
-        """The jobs of a pack that are explained together."""
-        groups: dict[tuple[Any, ...], list[Job]] = {}
-        for job in pack.jobs:
-            chained = job.parent is not None and job.parent.k > 0
-            groups.setdefault((job.measure, chained), []).append(job)
-        return list(groups.values())
-
-    def _evidence(
-        self, item: TokenMethod | None, jobs: Sequence[Job]
-    ) -> tuple[list[TokenData], Sequence[Scores | None]]:
-        """For each job the texts to go on masking, and the scores of their tokens."""
-        intact = [self.roar.data] * len(jobs)
-        if item is None:
-            return intact, [None] * len(jobs)
-        if not reads_model(item):
-            return intact, [self._model_free(item, job.seed) for job in jobs]
-        parents = [job.parent for job in jobs if job.parent is not None]
-        if parents[0].k == 0:
-            scores = self._of_bases(item)
-            return intact, [scores[job.seed] for job in jobs]
-        models = [self.store.model(parent) for parent in parents]
-        data = [masked(self.roar.data, positions) for _, positions in models]
-        weights = [held for held, _ in models]
-        return data, self.roar._explain(item, weights, data, parents)
-
-    def _of_bases(self, item: TokenMethod) -> dict[int, Scores]:
-        """The scores that the models of the intact texts give, for all seeds."""
-        label = item.label
-        if label not in self.cache:
-            found: dict[int, Scores] = {}
-            bases, size = self.roar.jobs.bases, self.roar.pack_size
-            for start in range(0, len(bases), size):
-                some = bases[start : start + size]
-                weights = [self.store.model(base)[0] for base in some]
-                scores = self.roar._explain(item, weights, [self.roar.data] * len(some), some)
-                found |= {base.seed: held for base, held in zip(some, scores, strict=True)}
-            self.cache[label] = found
-        self.cache.move_to_end(label)
-        found = self.cache[label]
-        while len(self.cache) > 1 and _bytes(self.cache) > CACHE_BYTES:
-            self.cache.popitem(last=False)
-        return found
-
-    def _model_free(self, item: TokenMethod, seed: int) -> Scores:
-        data = self.roar.data
-        splits = dict(data.splits)
-        uniform = random_scores(list(splits.values()), seed) if item.is_random else [None] * 3
-        scores = {}
-        for (name, tokens), drawn in zip(splits.items(), uniform, strict=True):
-            told = word_scores(tokens.ids, self._information) if item.needs else None
-            scores[name] = item(TokenEvidence(word_scores=told, uniform=drawn))
-        return scores
-
-    @cached_property
-    def _information(self) -> Tensor:
-        """What the words of the intact training texts tell of the class: [V]."""
-        data, train = self.roar.data, self.roar.data.train
-        inside = torch.arange(train.ids.shape[1]) < train.lengths[:, None]
-        special = set(train.ids[inside & ~train.eligible].tolist())
-        return word_information(train, len(data.words), len(data.classes), {data.pad_id, *special})
-
-    def _mask(self, job: Job, data: TokenData, scores: Scores | None) -> Masks:
-        masks = {}
-        for name, tokens in data.splits:
-            if scores is None:  # everything, or nothing
-                ids = tokens.ids.masked_fill(tokens.eligible & (job.k > 0), data.mask_id)
-            else:
-                _check_scores(job, tokens.eligible, scores[name])
-                ids = mask_tokens(
-                    tokens.ids,
-                    tokens.eligible,
-                    scores[name],
-                    job.k,
-                    strategy=job.strategy,
-                    mask_id=data.mask_id,
-                )
-            masks[name] = tokens.eligible & (ids == data.mask_id)
-        return masks
-
-    def _noted(self, job: Job, scores: Scores | None, masks: Masks) -> dict[str, Any]:
-        """Sparsity, from the first step of each measure and seed; examples, from the first seed."""
-        roar, notes = self.roar, dict[str, Any]()
-        if scores is not None and job.k == roar.jobs.levels[1]:
-            part = roar.data.validation
-            notes["sparsity"] = sparsity(
-                scores["validation"], part.lengths, part.eligible, specials=roar.specials
-            )
-        if job.seed == roar.jobs.seeds[0]:
-            test = roar.data.test
-            notes["examples"] = [
-                {
-                    "masked": masks["test"][index].nonzero().flatten().tolist(),
-                    "scores": []
-                    if scores is None
-                    else scores["test"][index, : int(test.lengths[index])].tolist(),
-                }
-                for index in range(min(EXAMPLES, len(test)))
-            ]
-        return notes
-
-
-def join_results(
-    jobs: Jobs,
-    cards: Cards,
-    manifests: Sequence[Mapping[str, Any]],
-    examples: Sequence[Mapping[str, Any]],
-    pack_size: int,
-) -> RoarResult | None:
-    """The result of all seeds, from results of some that differ in nothing else; or None.
-
-    Args:
-        jobs: The trainings of all seeds.
-        cards: What came out of them.
-        manifests: Of the results that are joined.
-        examples: Of the one that has the first seed.
-        pack_size: How many were trained together at most, in all of them.
-    """
-    told = [_same_for_all_seeds(manifest) for manifest in manifests]
-    if len(cards) < len(jobs) or any(one != told[0] for one in told):
-        return None
-    sections = {
-        **told[0],
-        "protocol": {**manifests[0]["protocol"], "seeds": list(jobs.seeds)},
-    }
-    return _tables(jobs, cards, examples, sections, pack_size, manifests[0]["machine"]["device"])
-
-
-def _same_for_all_seeds(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    protocol = {key: value for key, value in manifest["protocol"].items() if key != "seeds"}
-    model = {key: manifest["model"][key] for key in ("name", "recipe")}
-    return {"data": manifest["data"], "model": model, "protocol": protocol}
-
-
-def _tables(
-    jobs: Jobs,
-    cards: Cards,
-    examples: Sequence[Mapping[str, Any]],
-    sections: Mapping[str, Mapping[str, Any]],
-    pack_size: int,
-    here: str,
-) -> RoarResult:
-    """The result that cards make; `here` stands for a machine that a card does not name."""
-    about = {"data": sections["data"]["name"], "model": sections["model"]["name"]}
-    trainings = [
-        {
-            **about,
-            "job": job.id,
-            "measure": measure,
-            "procedure": procedure,
-            "strategy": job.strategy,
-            "k": k,
-            "seed": seed,
-            "metric": metric,
-            "value": value,
-            "epoch": cards[job]["epoch"],
-            "seconds": cards[job]["seconds"],
-        }
-        for (measure, procedure, seed), curve in jobs.curves.items()
-        for k, job in curve.items()
-        for metric, value in cards[job]["scores"].items()
-    ]
-    shares = [
-        {
-            **about,
-            "measure": job.measure,
-            "seed": job.seed,
-            "kind": kind,
-            "x": int(x),
-            "value": value,
-        }
-        for job, card in cards.items()
-        for kind, values in card.get("sparsity", {}).items()
-        for x, value in values.items()
-    ]
-    return RoarResult(
-        pa.Table.from_pylist(trainings, schema=ROAR_SCHEMAS["trainings"]),
-        pa.Table.from_pylist(shares, schema=ROAR_SCHEMAS["sparsity"]),
-        examples,
-        _manifest(jobs, cards, sections, pack_size, here),
-    )
-
-
-def _manifest(
-    jobs: Jobs,
-    cards: Cards,
-    sections: Mapping[str, Mapping[str, Any]],
-    pack_size: int,
-    here: str,
-) -> dict[str, Any]:
-    devices = dict.fromkeys(card["device"] for card in cards.values())
-    # cards of earlier versions do not name it
-    machines = dict.fromkeys(card.get("machine", here) for card in cards.values())
-    training = sum(card["seconds"] for card in cards.values())
-    explaining: dict[str, float] = defaultdict(float)
-    for job, card in cards.items():
-        if job.measure is not None:
-            explaining[job.measure] += card["explaining"]
-    model = sections["model"]
-    packages = ("torch", "numpy", "scipy", "transformers")
-    return {
-        "format": FORMAT,
-        "kind": "roar",
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "data": dict(sections["data"]),
-        "model": {
-            "name": model["name"],
-            "parameters": next(iter(cards.values()))["parameters"],
-            "recipe": model["recipe"],
-            "device": ", ".join(devices),
-        },
-        "protocol": dict(sections["protocol"]),
-        "cost": {
-            "seconds": training + sum(explaining.values()),
-            "trainings": len(jobs),
-            "training_seconds": training,
-            "explaining_seconds": {measure: explaining[measure] for measure in jobs.measures},
-            "explained": _explained(jobs),
-            "packs": len(jobs.packs(pack_size)),
-            "pack_size": pack_size,
-        },
-        "machine": {
-            "device": ", ".join(machines),
-            "threads": torch.get_num_threads(),
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-        },
-        "versions": {
-            "faithscope": faithscope.__version__,
-            **{name: version(name) for name in packages},
-        },
-    }
-
-
-def _explained(jobs: Jobs) -> dict[str, int]:
-    """How many models each measure explains."""
-    found: dict[str, set[str]] = {}
-    for job in jobs.jobs:
-        if job.measure is not None and job.parent is not None:
-            found.setdefault(job.measure, set()).add(job.parent.id)
-    return {measure: len(parents) for measure, parents in found.items()}
 
 
 def prepare_roar(
@@ -810,31 +509,10 @@ def _too_short(data: TokenData, jobs: Jobs) -> list[str]:
     return [f"{some} so short that {highest} % of the tokens is less than one: nothing is masked."]
 
 
-def _check_scores(job: Job, eligible: Tensor, scores: Tensor) -> None:
-    """Refuse scores that cannot be ranked, naming the training they come from."""
-    if not bool((eligible & ~scores.isfinite()).any()):
-        return
-    if job.parent is None:
-        raise FaithscopeError(
-            f"Scores of {job.measure} with seed {job.seed} are NaN or infinite: mend the measure."
-        )
-    raise FaithscopeError(
-        f"Scores of {job.measure} are NaN or infinite for the model '{job.parent.id}' (level "
-        f"{job.parent.k}, seed {job.parent.seed}), whose training has probably diverged: give a "
-        "lower learning rate, and another folder."
-    )
-
-
 def _damaged_meanwhile(what: str) -> FaithscopeError:
     return FaithscopeError(
         f"{what} was damaged while the run went on: give the same command once more."
     )
-
-
-def masked(data: TokenData, masks: Masks) -> TokenData:
-    """The data with the tokens at these positions replaced by the mask token."""
-    ids = {name: part.ids.masked_fill(masks[name], data.mask_id) for name, part in data.splits}
-    return data.with_ids(ids)
 
 
 def _few(data: TokenData, count: int) -> tuple[TokenData, float]:
@@ -861,27 +539,7 @@ def _written(data: TokenData, index: int) -> tuple[list[str], list[str] | None]:
     return [data.words[token] for token in main], words or None
 
 
-def _bytes(cache: Mapping[str, Mapping[int, Scores]]) -> int:
-    return sum(
-        scores.numel() * scores.element_size()
-        for by_seed in cache.values()
-        for splits in by_seed.values()
-        for scores in splits.values()
-    )
-
-
 def _device_name(device: str) -> str:
     if device.startswith("cuda") and torch.cuda.is_available():
         return torch.cuda.get_device_name(device)
     return platform.processor() or device
-
-
-@contextmanager
-def _timed() -> Iterator[Callable[[], float]]:
-    """Seconds of a block: call what is given, after it."""
-    started = time.perf_counter()
-    stopped: list[float] = []
-    try:
-        yield lambda: (stopped or [time.perf_counter()])[0] - started
-    finally:
-        stopped.append(time.perf_counter())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,7 +76,7 @@ def _first(best: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     if equals := _not_below(best, rows):
         return (
             f"{best['measure']} has the highest RACU of {len(rows)} measures "
-            f"({in_percent(best)} %), not surely above {_and(equals)}"
+            f"({in_percent(best)} %), not surely above {in_words(equals)}"
         )
     return (
         f"{best['measure']} is the most faithful of {len(rows)} measures (RACU "
@@ -170,10 +170,11 @@ def rise(metric: str, value: float) -> str:
     return f"{value:.3f}" if metric == "cross_entropy" else f"{100 * value:.1f} points"
 
 
-def _and(names: Sequence[str]) -> str:
+def in_words(names: Iterable[str]) -> str:
     """Names as they are said.
 
-    >>> _and(["a", "b", "c"])
+    >>> in_words(["a", "b", "c"])
     'a, b and c'
     """
-    return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,162 @@
+"""From what finished trainings gave, their cards, to a result; results of several seeds as one."""
+
+from __future__ import annotations
+
+import platform
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+import faithscope
+from faithscope.results.result import FORMAT
+from faithscope.retrain.jobs import Job, Jobs
+from faithscope.retrain.result import ROAR_SCHEMAS, RoarResult
+
+Cards = Mapping[Job, Mapping[str, Any]]
+"""What came out of finished trainings, in the order of the jobs."""
+
+
+def join_results(
+    jobs: Jobs,
+    cards: Cards,
+    manifests: Sequence[Mapping[str, Any]],
+    examples: Sequence[Mapping[str, Any]],
+    pack_size: int,
+) -> RoarResult | None:
+    """The result of all seeds, from results of some that differ in nothing else; or None.
+
+    Args:
+        jobs: The trainings of all seeds.
+        cards: What came out of them.
+        manifests: Of the results that are joined.
+        examples: Of the one that has the first seed.
+        pack_size: How many were trained together at most, in all of them.
+    """
+    told = [_same_for_all_seeds(manifest) for manifest in manifests]
+    if len(cards) < len(jobs) or any(one != told[0] for one in told):
+        return None
+    sections = {
+        **told[0],
+        "protocol": {**manifests[0]["protocol"], "seeds": list(jobs.seeds)},
+    }
+    return result_of(jobs, cards, examples, sections, pack_size, manifests[0]["machine"]["device"])
+
+
+def _same_for_all_seeds(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    protocol = {key: value for key, value in manifest["protocol"].items() if key != "seeds"}
+    model = {key: manifest["model"][key] for key in ("name", "recipe")}
+    return {"data": manifest["data"], "model": model, "protocol": protocol}
+
+
+def result_of(
+    jobs: Jobs,
+    cards: Cards,
+    examples: Sequence[Mapping[str, Any]],
+    sections: Mapping[str, Mapping[str, Any]],
+    pack_size: int,
+    here: str,
+) -> RoarResult:
+    """The result that cards make; `here` stands for a machine that a card does not name."""
+    about = {"data": sections["data"]["name"], "model": sections["model"]["name"]}
+    trainings = [
+        {
+            **about,
+            "job": job.id,
+            "measure": measure,
+            "procedure": procedure,
+            "strategy": job.strategy,
+            "k": k,
+            "seed": seed,
+            "metric": metric,
+            "value": value,
+            "epoch": cards[job]["epoch"],
+            "seconds": cards[job]["seconds"],
+        }
+        for (measure, procedure, seed), curve in jobs.curves.items()
+        for k, job in curve.items()
+        for metric, value in cards[job]["scores"].items()
+    ]
+    shares = [
+        {
+            **about,
+            "measure": job.measure,
+            "seed": job.seed,
+            "kind": kind,
+            "x": int(x),
+            "value": value,
+        }
+        for job, card in cards.items()
+        for kind, values in card.get("sparsity", {}).items()
+        for x, value in values.items()
+    ]
+    return RoarResult(
+        pa.Table.from_pylist(trainings, schema=ROAR_SCHEMAS["trainings"]),
+        pa.Table.from_pylist(shares, schema=ROAR_SCHEMAS["sparsity"]),
+        examples,
+        _manifest(jobs, cards, sections, pack_size, here),
+    )
+
+
+def _manifest(
+    jobs: Jobs,
+    cards: Cards,
+    sections: Mapping[str, Mapping[str, Any]],
+    pack_size: int,
+    here: str,
+) -> dict[str, Any]:
+    devices = dict.fromkeys(card["device"] for card in cards.values())
+    # cards of earlier versions do not name it
+    machines = dict.fromkeys(card.get("machine", here) for card in cards.values())
+    training = sum(card["seconds"] for card in cards.values())
+    explaining: dict[str, float] = defaultdict(float)
+    for job, card in cards.items():
+        if job.measure is not None:
+            explaining[job.measure] += card["explaining"]
+    model = sections["model"]
+    packages = ("torch", "numpy", "scipy", "transformers")
+    return {
+        "format": FORMAT,
+        "kind": "roar",
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "data": dict(sections["data"]),
+        "model": {
+            "name": model["name"],
+            "parameters": next(iter(cards.values()))["parameters"],
+            "recipe": model["recipe"],
+            "device": ", ".join(devices),
+        },
+        "protocol": dict(sections["protocol"]),
+        "cost": {
+            "seconds": training + sum(explaining.values()),
+            "trainings": len(jobs),
+            "training_seconds": training,
+            "explaining_seconds": {measure: explaining[measure] for measure in jobs.measures},
+            "explained": explained(jobs),
+            "packs": len(jobs.packs(pack_size)),
+            "pack_size": pack_size,
+        },
+        "machine": {
+            "device": ", ".join(machines),
+            "threads": torch.get_num_threads(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+        },
+        "versions": {
+            "faithscope": faithscope.__version__,
+            **{name: version(name) for name in packages},
+        },
+    }
+
+
+def explained(jobs: Jobs) -> dict[str, int]:
+    """How many models each measure explains."""
+    found: dict[str, set[str]] = {}
+    for job in jobs.jobs:
+        if job.measure is not None and job.parent is not None:
+            found.setdefault(job.measure, set()).add(job.parent.id)
+    return {measure: len(parents) for measure, parents in found.items()}
