@@ -404,14 +404,6 @@ def text_bases(have: Summaries) -> str:
 # Commands
 
 
-SPECS = {
-    "bAbI-1": "babi:data/babi(task=1)",
-    "bAbI-2": "babi:data/babi(task=2)",
-    "SST": "sst:data/sst",
-    "IMDB": "imdb:data/aclImdb",
-}
-
-
 def text_commands(have: Summaries) -> str:
     """The commands of every run and of the page."""
     lines: list[str] = []
@@ -426,8 +418,9 @@ def text_commands(have: Summaries) -> str:
 
 def summary_command(run: Run) -> str:
     """The command that made the run's summary; the data must be the very same."""
-    spec = data_spec(run.study["command"]) or SPECS[run.known.dataset]
-    return f"python studies/summarise_roar.py runs/{run.name} --data '{spec}'"
+    spec = data_spec(run.study["command"])
+    data = f" --data '{spec}'" if spec else ""
+    return f"python studies/summarise_roar.py runs/{run.name}{data}"
 
 
 def data_spec(command: Sequence[str]) -> str:

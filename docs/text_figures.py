@@ -46,7 +46,7 @@ def by_data_set(own: Sequence[Run]) -> Any:
     """The curves of a data set: a row for each model, ROAR beside Recursive ROAR."""
     from matplotlib.figure import Figure
 
-    from faithscope.report.style import house_style
+    from faithscope.report.style import heading, house_style
 
     columns = [name for name in COLUMNS if any(name in run.procedures for run in own)]
     with house_style():
@@ -72,7 +72,7 @@ def small(own: Sequence[Run], panel: Callable[[Any, Run], None], *, floor: bool 
     """Small panels, one for each run; `floor` if they show the largest class alone."""
     from matplotlib.figure import Figure
 
-    from faithscope.report.style import house_style
+    from faithscope.report.style import heading, house_style
 
     across = min(ACROSS, len(own))
     down = -(-len(own) // across)
@@ -140,6 +140,8 @@ def curves(axes: Any, run: Run, procedure: str) -> None:
 
 def lines(axes: Any, found: Mapping[str, Sequence[Row]], x: str) -> None:
     """A line for each measure, with its band where it has one."""
+    from faithscope.report.style import tidy
+
     looks = all_looks()
     for name, rows in found.items():
         own = sorted(rows, key=lambda row: row[x])
@@ -176,7 +178,7 @@ def racu_figure(own: Sequence[Run]) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    from faithscope.report.style import MUTED, house_style
+    from faithscope.report.style import INK, MUTED, heading, house_style, tidy
 
     across = min(ACROSS, len(own))
     down = -(-len(own) // across)
@@ -206,6 +208,7 @@ def racu_figure(own: Sequence[Run]) -> Any:
             other = "" if run.known.ours == theirs else f" / {theirs}"
             heading(axes, f"{run.title}{other}{seed_words(run)}")
             tidy(axes)
+            axes.tick_params(axis="y", labelcolor=INK)
         for axes in panels[len(own) :]:
             axes.set_axis_off()
         racu_legend(figure)
@@ -287,21 +290,6 @@ def frame(
     }
     sharing = "row" if share else False
     return figure.subplots(down, across, sharey=sharing, squeeze=False, gridspec_kw=grid)
-
-
-def heading(axes: Any, text: str) -> None:
-    """The title of a panel."""
-    axes.set_title(text, loc="left", weight="bold", size=9)
-
-
-def tidy(axes: Any) -> None:
-    """Thin lines behind, no ticks."""
-    from faithscope.report.style import INK, LINE, MUTED
-
-    axes.grid(color=LINE, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelcolor=MUTED)
-    axes.tick_params(axis="y", labelcolor=INK)
 
 
 def legend(figure: Any, own: Sequence[Run], *, beside: bool, floor: bool = True) -> None:

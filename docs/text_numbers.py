@@ -78,22 +78,12 @@ def bootstrap_alone() -> Iterator[None]:
 
 
 def student(values: Sequence[float] | Array) -> Row:
-    r"""A mean over seeds with Student's interval, :math:`\bar x \pm t_{S-1,\,0.975}\, s/\sqrt S`.
+    """A mean over seeds with Student's interval, if there are seeds enough for one."""
+    from faithscope.metrics.racu import student_interval
 
-    >>> row = student([1.0, 2.0, 3.0])
-    >>> round(row["ci_low"], 3), round(row["ci_high"], 3)
-    (-0.484, 4.484)
-    """
-    from scipy import stats
-
-    known = np.array(values, dtype=np.float64)
-    middle = float(known.mean())
-    if len(known) < fewest():
-        return {"mean": middle, "ci_low": None, "ci_high": None, "values": known.tolist()}
-    error = float(known.std(ddof=1) / np.sqrt(len(known)))
-    width = float(stats.t.ppf(0.975, len(known) - 1)) * error
-    ends = {"ci_low": middle - width, "ci_high": middle + width}
-    return {"mean": middle, **ends, "values": known.tolist()}
+    known = [float(value) for value in values]
+    ends = (None if np.isnan(end) else end for end in student_interval(known))
+    return {**dict(zip(ENDS, ends, strict=True)), "values": known}
 
 
 def above(row: Row | None, limit: float = 0.0) -> bool:

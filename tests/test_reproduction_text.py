@@ -189,7 +189,7 @@ def test_every_kind_of_run_is_on_the_page(made):
     assert "## One token at a time" in text
     assert "## Loaders checked" in text and "| 78.0 [77.7, 78.2] | 61.2 |" in text
     for name in text_runs.RUNS:
-        assert f"python studies/summarise_roar.py runs/{name} --data" in text
+        assert f"python studies/summarise_roar.py runs/{name}" in text
     assert "studies/roar_bases.py SNLI=snli:data/snli" in text
     assert "nan" not in text.lower().replace("explanan", "").replace("finan", "")
     assert "None" not in text.replace("None is", "")

@@ -134,6 +134,25 @@ def told_interval(values: ArrayLike) -> SeedInterval:
     return seed_interval(array)
 
 
+def student_interval(values: ArrayLike) -> SeedInterval:
+    r"""Mean over seeds with Student's interval, :math:`\bar x \pm t_{S-1,\,0.975}\, s/\sqrt S`.
+
+    Its ends are NaN for fewer than three seeds.
+
+    >>> [round(end, 3) for end in student_interval([1.0, 2.0, 3.0])]
+    [2.0, -0.484, 4.484]
+    """
+    from scipy import stats
+
+    array = np.asarray(values, dtype=np.float64)
+    mean = float(array.mean())
+    if len(array) < FEWEST_SEEDS:
+        return SeedInterval(mean, float("nan"), float("nan"))
+    error = array.std(ddof=1) / np.sqrt(len(array))
+    width = float(stats.t.ppf(0.975, len(array) - 1) * error)
+    return SeedInterval(mean, mean - width, mean + width)
+
+
 def is_surely_above(values: ArrayLike) -> bool:
     """Whether a mean over seeds is above zero by both intervals: the bootstrap's and Student's t.
 
@@ -145,12 +164,9 @@ def is_surely_above(values: ArrayLike) -> bool:
     """
     array = np.asarray(values, dtype=np.float64)
     array = array[~np.isnan(array)]
-    if len(array) < FEWEST_SEEDS or not told_interval(array).low > 0:
+    if len(array) < FEWEST_SEEDS:
         return False
-    from scipy import stats
-
-    spread = array.std(ddof=1) / np.sqrt(len(array))
-    return bool(array.mean() > stats.t.ppf(0.975, len(array) - 1) * spread)
+    return told_interval(array).low > 0 and student_interval(array).low > 0
 
 
 def _area(values: Tensor, ratios: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from faithscope.metrics.racu import FEWEST_SEEDS
 from faithscope.report.figures import check_suffix
 from faithscope.report.plots import LINE_MARKERS, WIDTH, Plot
 from faithscope.report.roar_rows import NO_ENDS, sparsity_rows
-from faithscope.report.style import INK, LINE, MUTED, SERIES, house_style, shorten
+from faithscope.report.style import INK, MUTED, SERIES, heading, house_style, shorten, tidy
 from faithscope.retrain.verdict import METRICS
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def performance_curves(result: RoarResult, *, legend: bool = True) -> Plot:
             own = [row for row in rows if row["procedure"] == procedure]
             _draw_lines(axes, own, "k", looks)
             axes.axhline(data["majority"]["score"], color=INK, linewidth=1, linestyle=":")
-            _head(axes, PANELS[procedure])
+            heading(axes, PANELS[procedure])
             axes.set_xlabel("tokens masked, the most important first")
             if data["metric"] != "cross_entropy":
                 _in_percent(axes.yaxis, 1)
@@ -130,7 +130,7 @@ def sparsity_curves(result: RoarResult, *, legend: bool = True) -> Plot | None:
         figure = Figure(figsize=(WIDTH, 3.4))
         for axes, kind in zip(_panels(figure, len(kinds), legend=legend), kinds, strict=True):
             title, counted = SPARSITIES[kind]
-            _head(axes, title)
+            heading(axes, title)
             _draw_lines(axes, [row for row in rows if row["kind"] == kind], "x", looks)
             axes.set_xlabel(counted)
             axes.set_ylim(0, 1.02)
@@ -162,7 +162,7 @@ def synthetic_curves(result: SyntheticResult) -> Plot:
         axes.set_ylabel("test accuracy")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _in_percent(axes.yaxis, 1)
-        _tidy(axes)
+        tidy(axes)
         _name_looks(figure, looks)
     return Plot(
         "synthetic",
@@ -222,17 +222,7 @@ def _draw_lines(axes: Axes, rows: Sequence[Row], x: str, looks: Mapping[str, Loo
         if not np.isnan(low).all():
             axes.fill_between(places, low, high, color=look["color"], alpha=0.15, linewidth=0)
         axes.plot(places, means, **look)
-    _tidy(axes)
-
-
-def _head(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", weight="bold", size=9)
-
-
-def _tidy(axes: Axes) -> None:
-    axes.grid(color=LINE, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelcolor=MUTED)
+    tidy(axes)
 
 
 def _in_percent(axis: Any, whole: int | None) -> None:

@@ -11,6 +11,7 @@ from textwrap import wrap
 
 import numpy as np
 from matplotlib import colormaps, style
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -124,3 +125,15 @@ def to_svg(figure: Figure, description: str) -> str:
     drawing = _PAINT.sub(lambda m: f"{m[1]}var(--{_VARIABLES[m[2]]}, {m[2]})", drawing)
     label = f'<svg role="img" aria-label="{escape(description)}" '
     return drawing.replace("<svg ", label, 1)
+
+
+def heading(axes: Axes, text: str) -> None:
+    """The title of a panel."""
+    axes.set_title(text, loc="left", weight="bold", size=9)
+
+
+def tidy(axes: Axes) -> None:
+    """Thin lines behind, no ticks."""
+    axes.grid(color=LINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, labelcolor=MUTED)
