@@ -265,7 +265,6 @@ def bench_pack(learner: BiLSTMLearner, data: TokenData, models: int, steps: int)
     print(f"ratio {each / shared:.0f}; losses of 50 steps apart by {apart[:50].max():.1e}")
 
 
-@torch.no_grad()
 def bench_steps(
     learner: BiLSTMLearner, data: TokenData, models: int, seeds: int, steps: int
 ) -> None:
@@ -296,6 +295,7 @@ def bench_steps(
         print(f"  {row.self_device_time_total / 1e3:.2f} ms in {row.count} × {row.key[:70]}")
 
 
+@torch.no_grad()
 def accuracy(model: Straightforward, tokens: Tokens, device: str) -> float:
     """Share of texts that are answered rightly."""
     right = 0

@@ -637,6 +637,20 @@ def test_tables_of_joined_seeds_are_those_that_the_command_makes(tmp_path, monke
     assert {"GPU 0", "GPU 1"} == {*manifests[0]["machine"]["device"].split(", ")}
 
 
+def test_joined_results_name_the_versions_that_made_them_not_those_here(tmp_path, monkeypatch):
+    """Cards of earlier versions name none, manifests do."""
+    roar = "faithscope.retrain.roar"
+    monkeypatch.setattr(f"{roar}.package_versions", dict)
+    for seed in (0, 1):
+        made = {"machine": {"python": "3"}, "versions": {"faithscope": "0", "torch": f"{seed}.0"}}
+        monkeypatch.setattr(f"{roar}.made_here", lambda _, made=made: made)
+        packed(tmp_path, str(seed), **{**FEW, "seeds": [seed]})
+    assert unpack_run([tmp_path / "0", tmp_path / "1"], tmp_path / "joined").is_whole
+    manifest = json.loads((tmp_path / "joined" / "manifest.json").read_text())
+    assert manifest["versions"] == {"faithscope": "0", "torch": "0.0, 1.0"}
+    assert manifest["machine"]["python"] == "3"
+
+
 @pytest.mark.parametrize("harm", ["clip", "unfinished", "damaged"])
 def test_tables_that_cannot_be_joined_are_left_to_the_command(tmp_path, harm):
     packed(tmp_path, "0", **FEW)

@@ -10,6 +10,7 @@ import random
 import signal
 import time
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -134,11 +135,15 @@ def test_keeping_what_takes_long_takes_a_small_share_of_the_time(tmp_path, monke
     assert found == [False, True, False, False, True]
 
 
-def test_all_machines_that_trained_are_named(tmp_path, monkeypatch):
+def test_all_machines_and_versions_that_trained_are_named(tmp_path, monkeypatch):
+    roar = "faithscope.retrain.roar"
     for name, stop in (("first", True), ("second", False)):
-        monkeypatch.setattr("faithscope.retrain.roar._device_name", lambda _, name=name: name)
+        monkeypatch.setattr(f"{roar}._device_name", lambda _, name=name: name)
+        monkeypatch.setattr(f"{roar}.package_versions", lambda name=name: {"torch": name})
         result = stopped(tmp_path, 7) if stop else run(BagLearner(), tmp_path)
     assert result.manifest["machine"]["device"] == "first, second"
+    assert result.manifest["versions"]["torch"] == "first, second"
+    assert result.manifest["versions"]["numpy"] == version("numpy")
 
 
 def killed(out: Path, seconds: float, pace: float) -> None:

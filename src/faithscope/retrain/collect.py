@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -44,7 +44,8 @@ def join_results(
         **told[0],
         "protocol": {**manifests[0]["protocol"], "seeds": list(jobs.seeds)},
     }
-    return result_of(jobs, cards, examples, sections, pack_size, manifests[0]["machine"]["device"])
+    made = {part: _in_all([one[part] for one in manifests]) for part in ("machine", "versions")}
+    return result_of(jobs, cards, examples, sections, pack_size, made)
 
 
 def _same_for_all_seeds(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,15 +54,49 @@ def _same_for_all_seeds(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {"data": manifest["data"], "model": model, "protocol": protocol}
 
 
+def _in_all(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What parts say, key by key; where they differ, all of it.
+
+    >>> _in_all([{"torch": "2.11", "threads": 2}, {"torch": "2.15", "threads": 2}])
+    {'torch': '2.11, 2.15', 'threads': 2}
+    """
+    return {
+        key: value if all(one.get(key) == value for one in parts) else _all_of(parts, key)
+        for key, value in parts[0].items()
+    }
+
+
+def _all_of(parts: Iterable[Mapping[str, Any]], key: str, otherwise: object = None) -> str:
+    said = (one.get(key, otherwise) for one in parts)
+    return ", ".join(dict.fromkeys(str(value) for value in said if value is not None))
+
+
+def package_versions() -> dict[str, str]:
+    """Of faithscope and of what its numbers depend on."""
+    packages = ("torch", "numpy", "scipy", "transformers")
+    return {"faithscope": faithscope.__version__, **{name: version(name) for name in packages}}
+
+
+def made_here(device: str) -> dict[str, dict[str, Any]]:
+    """This machine, whose device has a name, and the versions on it."""
+    machine = {
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+    }
+    return {"machine": machine, "versions": package_versions()}
+
+
 def result_of(
     jobs: Jobs,
     cards: Cards,
     examples: Sequence[Mapping[str, Any]],
     sections: Mapping[str, Mapping[str, Any]],
     pack_size: int,
-    here: str,
+    made: Mapping[str, Mapping[str, Any]],
 ) -> RoarResult:
-    """The result that cards make; `here` stands for a machine that a card does not name."""
+    """The result that cards make; `made` is the machine and versions of those that name none."""
     about = {"data": sections["data"]["name"], "model": sections["model"]["name"]}
     trainings = [
         {
@@ -98,7 +133,7 @@ def result_of(
         pa.Table.from_pylist(trainings, schema=ROAR_SCHEMAS["trainings"]),
         pa.Table.from_pylist(shares, schema=ROAR_SCHEMAS["sparsity"]),
         examples,
-        _manifest(jobs, cards, sections, pack_size, here),
+        _manifest(jobs, cards, sections, pack_size, made),
     )
 
 
@@ -107,18 +142,17 @@ def _manifest(
     cards: Cards,
     sections: Mapping[str, Mapping[str, Any]],
     pack_size: int,
-    here: str,
+    made: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    devices = dict.fromkeys(card["device"] for card in cards.values())
-    # cards of earlier versions do not name it
-    machines = dict.fromkeys(card.get("machine", here) for card in cards.values())
+    # cards of earlier versions name neither machine nor versions
+    versions = [card.get("versions", {}) for card in cards.values()]
+    device = _all_of(cards.values(), "machine", made["machine"].get("device"))
     training = sum(card["seconds"] for card in cards.values())
     explaining: dict[str, float] = defaultdict(float)
     for job, card in cards.items():
         if job.measure is not None:
             explaining[job.measure] += card["explaining"]
     model = sections["model"]
-    packages = ("torch", "numpy", "scipy", "transformers")
     return {
         "format": FORMAT,
         "kind": "roar",
@@ -128,7 +162,7 @@ def _manifest(
             "name": model["name"],
             "parameters": next(iter(cards.values()))["parameters"],
             "recipe": model["recipe"],
-            "device": ", ".join(devices),
+            "device": _all_of(cards.values(), "device"),
         },
         "protocol": dict(sections["protocol"]),
         "cost": {
@@ -140,15 +174,9 @@ def _manifest(
             "packs": len(jobs.packs(pack_size)),
             "pack_size": pack_size,
         },
-        "machine": {
-            "device": ", ".join(machines),
-            "threads": torch.get_num_threads(),
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-        },
+        "machine": {**made["machine"], "device": device},
         "versions": {
-            "faithscope": faithscope.__version__,
-            **{name: version(name) for name in packages},
+            name: _all_of(versions, name, value) for name, value in made["versions"].items()
         },
     }
 

@@ -28,7 +28,13 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.text import TokenMethod, resolve_measures
 from faithscope.results.folder import is_begun
 from faithscope.results.result import FORMAT
-from faithscope.retrain.collect import Cards, explained, result_of
+from faithscope.retrain.collect import (
+    Cards,
+    explained,
+    made_here,
+    package_versions,
+    result_of,
+)
 from faithscope.retrain.jobs import MOST_SEEDS, PROCEDURES, Job, Jobs, Pack, jobs_of, reads_model
 from faithscope.retrain.learner import Learner, Weights
 from faithscope.retrain.learners import check_model, check_recipe, load_learner
@@ -293,7 +299,11 @@ class Roar:
             tell("training", training.epoch)
         with timed() as taken:
             trained = training.finish()
-        notes = {"device": self.learner.device, "machine": _device_name(self.learner.device)}
+        notes = {
+            "device": self.learner.device,
+            "machine": _device_name(self.learner.device),
+            "versions": package_versions(),
+        }
         store.write_jobs(pack, inputs, trained, seconds + taken(), notes)
 
     def explain(
@@ -327,8 +337,8 @@ class Roar:
             "model": {"name": self.learner.name, "recipe": asdict(self.learner.recipe)},
             "protocol": {**self._protocol(), "clip": self.clip},
         }
-        here = _device_name(self.learner.device)
-        return result_of(self.jobs, cards, self._examples(cards), sections, self.pack_size, here)
+        made = made_here(_device_name(self.learner.device))
+        return result_of(self.jobs, cards, self._examples(cards), sections, self.pack_size, made)
 
     def _examples(self, cards: Cards) -> list[dict[str, Any]]:
         """The first test texts: what every measure masked of them, level by level."""
