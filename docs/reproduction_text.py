@@ -1,8 +1,9 @@
 """What docs/reproduction.py fills in on text: every block of reproduction_text.md by name.
 
 text_runs.py reads runs and the paper's numbers, text_numbers.py has intervals and how numbers are
-written, text_findings.py and text_curves.py judge the six findings, text_tables.py, text_table2.py,
-text_appendix.py and text_babi1.py make the sections, text_figures.py the pictures.
+written; text_findings.py, text_curves.py and text_leakage.py judge the six findings;
+text_tables.py, text_table2.py, text_appendix.py and text_babi1.py make the sections,
+text_figures.py the pictures.
 """
 
 from __future__ import annotations

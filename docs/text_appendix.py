@@ -23,6 +23,8 @@ from text_numbers import (
 from text_runs import (
     BASES,
     CHANCE,
+    EARLIER,
+    LEAKAGE,
     MEASURES,
     METRICS,
     SEEDS,
@@ -409,7 +411,8 @@ def text_commands(have: Summaries) -> str:
     lines: list[str] = []
     for run in every_run(have):
         lines += [*run.study["command"], summary_command(run)]
-    lines += [have.studies[name]["command"] for name in (SEEDS, CHANCE) if name in have.studies]
+    others = (name for name in (SEEDS, EARLIER, LEAKAGE, CHANCE) if name in have.studies)
+    lines += [have.studies[name]["command"] for name in others]
     bases = have.studies.get(BASES, {})
     lines += dict.fromkeys(base["command"] for base in bases.values() if "command" in base)
     lines.append("python docs/reproduction.py --figures")

@@ -1,33 +1,26 @@
-"""Findings 5 and 6 of the paper, which are about curves: the first 20 %, and class leakage."""
+"""Finding 5 of the paper, which is about curves: the first 20 %."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
-from filling import Row, Summaries, listed, number, table
-from text_numbers import Array, above, count, shown, spread, student, with_interval
+from filling import Row, Summaries, number, table
+from text_numbers import Array, above, shown, spread, with_interval
 from text_runs import (
     AGREES,
     MEASURES,
     NOT,
     PART,
-    PROCEDURES,
     UNTOLD,
     WORDS,
     Finding,
     Run,
-    runs,
     told,
 )
 
 TOP = 20
 """The paper's "top 20 %"."""
-SEEDS_FOR_RISES = 5
-"""Fewer cannot show a rise among all pairs of levels."""
-
-
-# 5
 
 
 def top_twenty(have: Summaries) -> Finding:
@@ -115,120 +108,3 @@ def steepest(run: Run, measure: str) -> int:
     """Where the step ends in which the mean curve falls fastest."""
     slopes = np.diff(run.values(measure).mean(0)) / np.diff(run.levels)
     return run.levels[int(slopes.argmin()) + 1]
-
-
-# 6
-
-
-Case = tuple[Run, str, str]
-
-
-def class_leakage(have: Summaries) -> Finding:
-    """Agrees if more curves rise beyond chance than one in twenty would by chance.
-
-    In part if some rise, but no more than that; not told if none does. Runs of five seeds only.
-    """
-    claim = "Class leakage can raise performance"
-    cases = [
-        (run, procedure, name)
-        for relative in (True, False)
-        for run in runs(have, relative=relative)
-        for procedure in run.procedures
-        for name in run.measures
-        if run.is_learnt and len(run.seeds) >= SEEDS_FOR_RISES
-    ]
-    if not cases:
-        return Finding(claim, UNTOLD, "No run here has enough seeds.")
-    from scipy.stats import binom
-
-    from faithscope.retrain.leakage import leaks
-
-    rising = [case for case in cases if leaks(curve_of(case)).rising]
-    by_chance = float(binom.sf(len(rising) - 1, len(cases), 0.05))
-    verdict = UNTOLD if not rising else AGREES if by_chance <= 0.05 else PART
-    said = [
-        f"{len(rising)} of {len(cases)} curves of {count(SEEDS_FOR_RISES, 'seed')} or more "
-        f"({case_words(cases)}) rise with masking beyond chance (Student's t, paired by seed, 5 % "
-        "for all pairs of levels of a curve: by chance at most one curve in 20). "
-        f"{power_words(cases)}",
-        eye_words(cases),
-        "The paper sees it by Recursive ROAR on bAbI with BiLSTM-attention, and most on bAbI-3 "
-        "with RoBERTa.",
-    ]
-    lines = "\n".join(f"- {rise_words(case)}" for case in rising)
-    return Finding(claim, verdict, " ".join(filter(None, said)), lines)
-
-
-def curve_of(case: Case) -> Array:
-    """The task metric of a curve [seeds, levels]."""
-    run, procedure, measure = case
-    return run.values(measure, procedure)
-
-
-def case_words(cases: Sequence[Case]) -> str:
-    """How many curves of which runs."""
-    found: dict[str, int] = {}
-    for run, *_ in cases:
-        name = run.short if run.is_relative else f"{run.short} one token at a time"
-        found[name] = found.get(name, 0) + 1
-    return listed([f"{number_} of {name}" for name, number_ in found.items()])
-
-
-def power_words(cases: Sequence[Case]) -> str:
-    """How large a rise must be to be found, where that is hardest."""
-    from scipy import stats
-
-    needed = {}
-    for case in cases:
-        seeds, levels = curve_of(case).shape
-        pairs = levels * (levels - 1) // 2
-        limit = stats.t.ppf(1 - 0.05 / pairs, seeds - 1) / np.sqrt(seeds)
-        needed[float(limit)] = (seeds, pairs)
-    seeds, pairs = needed[max(needed)]
-    return (
-        f"That finds large rises only: with {count(seeds, 'seed')} and {pairs} pairs a mean rise "
-        f"must exceed {number(max(needed), 1)} standard deviations between seeds."
-    )
-
-
-def eye_words(cases: Sequence[Case]) -> str:
-    """The largest rise of a mean curve by Recursive ROAR, as an eye would judge."""
-    own = [case for case in cases if case[1] == "recursive" and rise(curve_of(case))[2] > 0]
-    if not own:
-        return ""
-    case = max(own, key=lambda one: rise(curve_of(one))[2])
-    run, procedure, measure = case
-    curve = curve_of(case)
-    start, stop, _ = rise(curve)
-    unit = "%" if run.is_relative else "tokens"
-    low, high = (number(100 * float(curve[:, i].mean()), 1) for i in (start, stop))
-    gap = student(curve[:, stop] - run.values("random", procedure)[:, stop])
-    return (
-        "The paper judged mean curves by eye. So judged, the largest rise by Recursive ROAR is "
-        f"that of {WORDS[measure]} on {run.short}: {run.metric} {low} % at {run.levels[start]} "
-        f"{unit} masked, {high} % at {run.levels[stop]} {unit}, where it is {shown(gap, '+')} "
-        "points from random masking's (Student's t)."
-    )
-
-
-def rise(curve: Array, ends: Sequence[int] = ()) -> tuple[int, int, float]:
-    """From which level to which (of `ends`, if given) the mean rises most, and by how much."""
-    mean = curve.mean(0)
-    stop = max(ends or range(1, len(mean)), key=lambda i: float(mean[i] - mean[:i].min()))
-    start = int(mean[:stop].argmin())
-    return start, stop, float(mean[stop] - mean[start])
-
-
-def rise_words(case: Case) -> str:
-    """A rise beyond chance in words, with its interval over seeds."""
-    from faithscope.retrain.leakage import leaks
-
-    run, procedure, measure = case
-    curve = curve_of(case)
-    start, stop, _ = rise(curve, leaks(curve).rising)
-    gap = with_interval(curve[:, stop] - curve[:, start])
-    unit = "%" if run.is_relative else "tokens"
-    return (
-        f"{WORDS[measure]} on {run.short} by {PROCEDURES[procedure]} {shown(gap, '+')} points from "
-        f"{run.levels[start]} to {run.levels[stop]} {unit}"
-    )

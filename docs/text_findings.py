@@ -4,7 +4,8 @@ A verdict follows the rule in the docstring of its function. "Surely" is `above`
 text_numbers.py: BCa's interval and Student's both on one side. Runs with fewer than three seeds,
 with levels too far apart, or whose models learnt nothing, give no verdict. The rules were revised
 once, after a referee had read the first results: Student's interval was added, and the fifth looks
-at the distance to random masking. Findings 1 to 4 are here, 5 and 6 in text_curves.py.
+at the distance to random masking. Findings 1 to 4 are here, 5 is in text_curves.py, 6 in
+text_leakage.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
 from filling import Row, Summaries, listed, number, percent, table
-from text_curves import class_leakage, top_twenty
+from text_curves import top_twenty
+from text_leakage import class_leakage
 from text_numbers import (
     above,
     below,
@@ -40,6 +42,7 @@ from text_runs import (
     level_span,
     named,
     racu_over,
+    racu_row_over,
     ranked,
     runs,
     told,
@@ -161,7 +164,7 @@ def model_table(cases: Sequence[tuple[Run, Run, str]], gaps: Sequence[Row]) -> s
         [
             f"{one.known.dataset}, {level_span(common_levels(one, two))} %",
             WORDS[name],
-            *(shown(with_interval(own)) for own in values((one, two, name))),
+            *(shown(racu_row_over(run, name, common_levels(one, two))) for run in (one, two)),
             shown(gap, "+"),
             " / ".join(number(run.theirs["racu"][name][0], 1) for run in (one, two)),
         ]
@@ -305,12 +308,17 @@ def worth_its_cost(have: Summaries) -> Finding:
         lack = "No run here has all three gradient measures with enough seeds."
         return Finding(claim, UNTOLD, lack)
     gaps = {run.short: [run.between(name, DEAR) for name in CHEAP] for run in own}
-    behind = [name for name, found in gaps.items() if any(map(below, found))]
+    behind = {
+        where: [name for name, gap in zip(CHEAP, found, strict=True) if below(gap)]
+        for where, found in gaps.items()
+        if any(map(below, found))
+    }
     ahead = [name for name, found in gaps.items() if all(map(above, found))]
+    which = "; ".join(f"{named(names)} on {where}" for where, names in behind.items())
     verdict = AGREES if behind else NOT if len(ahead) == len(own) else PART
     said = [
-        f"Gradient or input × gradient is surely ahead of it in {len(behind)} of {len(own)} runs, "
-        f"it is surely ahead of both in {len(ahead)}.",
+        f"Gradient or input × gradient is surely ahead of it in {len(behind)} of {len(own)} runs"
+        f"{f' ({which})' if which else ''}, it is surely ahead of both in {len(ahead)}.",
         *(loose_words(run) for run in own),
         "The paper's own evidence is bAbI-2, bAbI-3 and SNLI with BiLSTM-attention, bAbI-2 and "
         "bAbI-3 with RoBERTa; not bAbI-1, not SST. What it concludes is about cost: integrated "

@@ -77,12 +77,15 @@ def bootstrap_alone() -> Iterator[None]:
         _STRICT.pop()
 
 
-def student(values: Sequence[float] | Array) -> Row:
-    """A mean over seeds with Student's interval, if there are seeds enough for one."""
+def student(values: Sequence[float] | Array, comparisons: int = 1) -> Row:
+    """A mean over seeds with Student's interval, if there are seeds enough for one.
+
+    The 5 % are shared by all comparisons.
+    """
     from faithscope.metrics.racu import student_interval
 
     known = [float(value) for value in values]
-    ends = (None if np.isnan(end) else end for end in student_interval(known))
+    ends = (None if np.isnan(end) else end for end in student_interval(known, comparisons))
     return {**dict(zip(ENDS, ends, strict=True)), "values": known}
 
 

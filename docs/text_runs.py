@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from filling import ROOT, Row, Study, Summaries, listed, rows_of
-from text_numbers import ENDS, Array, above, count, fewest, turned
+from text_numbers import ENDS, Array, above, count, fewest, turned, with_interval
 
 MEASURES = {
     "attention": "attention",
@@ -30,6 +30,7 @@ MODELS = {"bilstm": "BiLSTM-attention", "roberta": "RoBERTa"}
 PROCEDURES = {"recursive": "Recursive ROAR", "roar": "ROAR"}
 METRICS = {"accuracy": "accuracy", "macro_f1": "macro-F1", "micro_f1": "micro-F1"}
 SEEDS = "roar_babi1_seeds"
+LEAKAGE, EARLIER = "roar_babi1_leakage", "roar_babi1_leakage_40"
 BASES = "roar_bases"
 CHANCE = "interval_chance"
 ELEVEN = tuple(range(0, 101, 10))
@@ -341,6 +342,15 @@ def racu_over(run: Run, measure: str, levels: Sequence[int]) -> list[float]:
     curve, random = (torch.as_tensor(run.values(name)[:, places]) for name in (measure, "random"))
     ratios = torch.tensor(levels, dtype=torch.float64) / 100
     return [float(value) for value in racu(curve, random, ratios)]
+
+
+def racu_row_over(run: Run, measure: str, levels: Sequence[int]) -> Row:
+    """Its mean and interval: the run's own where no level is left out, as in Table 2's rows.
+
+    Made anew from rounded numbers an interval of few seeds may end elsewhere.
+    """
+    row = run.racu(measure) if list(levels) == run.levels else None
+    return row or with_interval(racu_over(run, measure, levels))
 
 
 def moved(have: Summaries, levels: Sequence[int]) -> float | None:

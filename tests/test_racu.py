@@ -19,7 +19,7 @@ from faithscope.metrics.racu import (
     racu_doubts,
     seed_interval,
 )
-from faithscope.retrain.leakage import leaks
+from faithscope.retrain.leakage import Recovery, leaks, recoveries
 
 REFERENCE = json.loads((FIXTURES / "roar" / "racu.json").read_text())
 CASES = {case["name"]: case for case in REFERENCE["cases"]}
@@ -156,6 +156,32 @@ def test_one_seed_tells_of_no_leak_and_equal_seeds_do():
 def test_leaks_of_other_shapes_are_refused():
     with pytest.raises(fs.FaithscopeError, match="curves"):
         leaks(np.zeros(3))
+
+
+def test_a_seed_that_falls_to_guessing_and_rises_is_named():
+    falling, fallen = [0.9, 0.7, 0.5, 0.3, 0.2], [0.9, 0.2, 0.5, 0.7, 0.2]
+    curve = np.array([falling, fallen, falling])
+    assert recoveries(curve, tested=1000) == (Recovery(seed=1, low=1, high=3),)
+    assert recoveries(curve, tested=4) == ()
+    above_guessing = np.array([[0.9, 0.3, 0.5, 0.7, 0.2]])
+    assert recoveries(above_guessing, tested=1000) == ()
+    only_all_masked = np.array([[0.9, 0.5, 0.4, 0.2, 0.6]])
+    assert recoveries(only_all_masked, tested=1000) == ()
+    assert recoveries(np.zeros((0, 5)), tested=10) == ()
+
+
+def test_the_rise_must_exceed_four_standard_errors():
+    low, tested = 0.2, 1000
+    for errors, named in ((3.9, 0), (4.1, 1)):
+        high = low
+        for _ in range(50):  # the error depends on the height
+            high = low + errors * math.sqrt((low * (1 - low) + high * (1 - high)) / tested)
+        assert len(recoveries(np.array([[0.9, low, high, low]]), tested)) == named
+
+
+def test_sampling_alone_hardly_ever_recovers():
+    drawn = np.random.default_rng(0).binomial(1000, 0.2, size=(2000, 11)) / 1000
+    assert len(recoveries(drawn, tested=1000)) <= 4
 
 
 @given(st.lists(st.floats(-1, 1).map(lambda x: round(x, 3)), min_size=1, max_size=8))

@@ -254,9 +254,16 @@ def test_scores_that_cannot_be_ranked_are_refused_with_the_training_they_come_fr
 # What a result says
 
 
-def invented(value, *, seeds=5, measures=("gradient", "random"), strategy="relative", **data):
+def invented(
+    value,
+    *,
+    seeds=5,
+    measures=("gradient", "random"),
+    strategy="relative",
+    levels=(0, 50, 100),
+    **data,
+):
     """A result whose performance is value(measure, procedure, k, seed)."""
-    levels = [0, 50, 100]
     rows = [
         {
             "job": f"{name}-{procedure}-{k}-{seed}",
@@ -301,7 +308,7 @@ def invented(value, *, seeds=5, measures=("gradient", "random"), strategy="relat
         "model": {"name": "bag", "parameters": 1, "recipe": {}, "device": "cpu"},
         "protocol": {
             "strategy": strategy,
-            "levels": levels,
+            "levels": list(levels),
             "procedures": ["roar", "recursive"],
             "measures": list(measures),
             "seeds": list(range(seeds)),
@@ -500,6 +507,25 @@ def test_a_tiny_denominator_names_its_seeds():
     (said,) = invented(beyond).warnings()
     assert said == "RACU was beyond ±100 % and is clipped to it: seed 2, gradient (roar)."
     assert invented(beyond).with_clip(False).warnings() == []
+
+
+def test_a_fall_to_guessing_that_ends_is_told():
+    levels = [0, 30, 60, 100]
+
+    def fallen(name, procedure, k, seed):
+        alone = (name, procedure, seed) == ("gradient", "recursive", 3)
+        return {0: 1.0, 30: 0.2 if alone else 0.6, 60: 0.5, 100: 0.2}[k]
+
+    (said,) = invented(fallen, levels=levels, sizes={"test": 500}).warnings()
+    assert "(gradient (recursive), seed 3: 20.0 % at 30 %, 50.0 % at 60 %)" in said
+    assert "RACU takes the fall for tokens that mattered" in said
+    assert invented(fallen, levels=levels, sizes={"test": 10}).warnings() == []
+
+    def everywhere(name, procedure, k, seed):
+        return fallen("gradient", "recursive", k, 3) if name == "gradient" else 1 - 0.008 * k
+
+    (said,) = invented(everywhere, levels=levels, sizes={"test": 500}).warnings()[-1:]
+    assert said.endswith("; and 6 more).")
 
 
 def test_a_run_of_random_alone_says_so():

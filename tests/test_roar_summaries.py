@@ -9,7 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from faithscope.data.text_sources import load_text
+from faithscope.data.vocabulary import UNK
+from faithscope.retrain.learners import load_learner
+from faithscope.retrain.roar import prepare_roar
 from roar_runs import make_roar
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,6 +24,7 @@ import interval_chance  # noqa: E402
 import reproduction as page  # noqa: E402
 import reproduction_text  # noqa: E402
 import roar_bases  # noqa: E402
+import roar_leakage  # noqa: E402
 import summarise  # noqa: E402
 import summarise_roar  # noqa: E402
 
@@ -216,6 +222,42 @@ def test_bases_are_trained_and_kept(snli, tmp_path, capsys):
             roar_bases.main([wrong, *options])
         assert stopped.value.code == 2
         assert len(capsys.readouterr().err.splitlines()) < 8
+
+
+# Models that see only masks
+
+
+def test_only_masks_are_left_to_see():
+    texts = load_text("bundled:babi1", limit=20)
+    data = load_learner("bilstm", texts, epochs=1, device="cpu").encode(texts)
+    masks = {name: part.eligible & (part.ids % 2 == 0) for name, part in data.splits}
+    for (name, before), (_, after) in zip(
+        data.splits, roar_leakage.only_masks(data, masks).splits, strict=True
+    ):
+        assert (after.ids[masks[name]] == data.mask_id).all()
+        assert (after.ids[before.eligible & ~masks[name]] == UNK).all()
+        assert torch.equal(after.ids[~before.eligible], before.ids[~before.eligible])
+        assert torch.equal(after.auxiliary, before.auxiliary)
+
+
+def test_models_are_trained_on_the_masks_of_a_run(tmp_path, capsys):
+    run, out = tmp_path / "run", tmp_path / "roar_babi1_leakage.json"
+    options = {"seeds": 3, "levels": [50], "epochs": 1, "device": "cpu", "limit": 40}
+    prepare_roar("bundled:babi1", "bilstm", measures="gradient", out=run, **options).run()
+    given = [str(run), "bundled:babi1", "--limit", "40", "--level", "50", "--out", str(out)]
+    roar_leakage.main([*given, "--device", "cpu"])
+    found = json.loads(out.read_text())
+    assert list(found["scores"]) == ["random", "gradient"]
+    assert [len(scores) for scores in found["scores"].values()] == [3, 3]
+    assert found["epochs"] == 1 and found["guess"] == pytest.approx(majority(run))
+    with pytest.raises(SystemExit) as stopped:
+        roar_leakage.main([*given[:-4], "--level", "70", "--out", str(out)])
+    assert stopped.value.code == 2
+    assert "keeps no masks of random at 70 %" in capsys.readouterr().err
+
+
+def majority(run: Path) -> float:
+    return json.loads((run / "manifest.json").read_text())["data"]["majority"]["score"]
 
 
 # How often intervals err

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import ttest_rel
 
 import roar_runs
 
@@ -17,6 +18,7 @@ sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "studies")]  # as for scripts, wh
 import reproduction as page  # noqa: E402
 import text_curves  # noqa: E402
 import text_findings  # noqa: E402
+import text_leakage  # noqa: E402
 import text_numbers  # noqa: E402
 import text_runs  # noqa: E402
 
@@ -129,6 +131,38 @@ def test_class_leakage(tmp_path):
     found = rule(page.Summaries(tmp_path))
     assert found.verdict == "agrees"
     assert "to 80 %" in found.numbers
+
+
+def test_masks_alone_may_tell_the_class(tmp_path):
+    summary(tmp_path, "roar_babi1", noise=0.001)
+    file = tmp_path / "roar_babi1_leakage.json"
+    probe = {"procedure": "recursive", "level": 90, "seeds": [0, 1, 2, 3, 4], "epochs": 7}
+    probe |= {"command": "python studies/roar_leakage.py x"}
+    steady, unsteady = [0.3, 0.31, 0.3, 0.29, 0.3], [0.6, 0.1, 0.3, 0.2, 0.25]
+    for masks, verdict in ((steady, "agrees in part"), (unsteady, "not told")):
+        scores = {"random": [0.2, 0.21, 0.19, 0.2, 0.2], "gradient": masks, "attention": unsteady}
+        file.write_text(json.dumps({**probe, "scores": scores}))
+        found = text_findings.class_leakage(page.Summaries(tmp_path))
+        assert found.verdict == verdict
+        assert ("masks of gradient surely give it away" in found.said) == (masks is steady)
+    assert "With random masks such models reach 20.0 %" in found.said
+    gap = text_leakage.mask_gaps(page.Summaries(tmp_path))["gradient"]
+    exact = ttest_rel(unsteady, scores["random"]).confidence_interval(0.975)  # of two measures
+    assert (gap["ci_low"], gap["ci_high"]) == pytest.approx((exact.low, exact.high))
+
+
+def test_single_seeds_that_recover_are_told(tmp_path):
+    summary(tmp_path, "roar_babi1", measures=("attention", "random"), noise=0.001)
+    assert "Single seeds" not in text_findings.class_leakage(page.Summaries(tmp_path)).said
+    file = tmp_path / "roar_babi1.json"
+    study = json.loads(file.read_text())
+    for row in study["values"]["rows"]:
+        if row[:3] == ["attention", "recursive", 2]:
+            row[3:] = [0.9, 0.2, 0.7, *[0.5] * 7, 0.2]
+    file.write_text(json.dumps(study))
+    said = text_findings.class_leakage(page.Summaries(tmp_path)).said
+    assert "of 10 curves of one seed 1 (on bAbI-1) fall to guessing" in said
+    assert "from 20.0 % at 10 % masked to 70.0 % at 20 %" in said
 
 
 def test_models_that_learnt_nothing_give_no_verdict(tmp_path):

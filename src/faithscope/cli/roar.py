@@ -136,7 +136,8 @@ def roar(
     unpack: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="DIR", help="Unpack such files into --out; several are joined by seeds."
+            metavar="DIR",
+            help="Unpack such files into --out; given several times, runs of other seeds are joined.",
         ),
     ] = None,
     part_size: Annotated[

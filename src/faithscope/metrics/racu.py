@@ -134,10 +134,11 @@ def told_interval(values: ArrayLike) -> SeedInterval:
     return seed_interval(array)
 
 
-def student_interval(values: ArrayLike) -> SeedInterval:
+def student_interval(values: ArrayLike, comparisons: int = 1) -> SeedInterval:
     r"""Mean over seeds with Student's interval, :math:`\bar x \pm t_{S-1,\,0.975}\, s/\sqrt S`.
 
-    Its ends are NaN for fewer than three seeds.
+    Its ends are NaN for fewer than three seeds. Of several comparisons it covers all together with
+    95 % (Bonferroni).
 
     >>> [round(end, 3) for end in student_interval([1.0, 2.0, 3.0])]
     [2.0, -0.484, 4.484]
@@ -149,7 +150,7 @@ def student_interval(values: ArrayLike) -> SeedInterval:
     if len(array) < FEWEST_SEEDS:
         return SeedInterval(mean, float("nan"), float("nan"))
     error = array.std(ddof=1) / np.sqrt(len(array))
-    width = float(stats.t.ppf(0.975, len(array) - 1) * error)
+    width = float(stats.t.ppf(1 - 0.025 / comparisons, len(array) - 1) * error)
     return SeedInterval(mean, mean - width, mean + width)
 
 

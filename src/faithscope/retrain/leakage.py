@@ -59,6 +59,46 @@ def leaks(curve: Array, baseline: Array | None = None, *, level: float = 0.95) -
     )
 
 
+class Recovery(NamedTuple):
+    """A seed (its index) that knows nothing at one point of its curve, and more at a later one."""
+
+    seed: int
+    low: int
+    high: int
+
+
+def recoveries(curve: Array, tested: int) -> tuple[Recovery, ...]:
+    r"""Find seeds that fall to what all tokens masked leave, and then rise with more masked.
+
+    With the last point I, all masked, a seed is named if for some i < j < I
+
+    .. math:: p_i \le p_I + 2 \sigma_I, \qquad p_j - p_i > 4 \sqrt{\sigma_i^2 + \sigma_j^2},
+       \qquad \sigma_i^2 = p_i (1 - p_i) / N
+
+    over the N test texts: the pair with the largest rise. More masked cannot leave more to know,
+    so either the training at i failed or the masks at j give the class away; one seed is enough to
+    see it, as N texts are behind it.
+
+    Shapes: curve [S, I], accuracy or what varies like it, for levels of masking that rise.
+
+    >>> recoveries(np.array([[0.9, 0.7, 0.6, 0.5], [0.9, 0.5, 0.8, 0.5]]), tested=1000)
+    (Recovery(seed=1, low=1, high=2),)
+    """
+    share = np.asarray(curve, dtype=np.float64).clip(0, 1)
+    variance = share * (1 - share) / max(tested, 1)
+    found = []
+    for seed, (own, noise) in enumerate(zip(share, variance, strict=True)):
+        rises = own[None, :] - own[:, None]
+        told = rises > 4 * np.sqrt(noise[None, :] + noise[:, None])
+        told &= (own <= own[-1] + 2 * np.sqrt(noise[-1]))[:, None]
+        told &= np.triu(np.ones_like(told), 1)
+        told[:, -1] = False
+        if told.any():
+            low, high = np.unravel_index(np.where(told, rises, -1).argmax(), told.shape)
+            found.append(Recovery(seed, int(low), int(high)))
+    return tuple(found)
+
+
 def _above_zero(differences: Array, level: float) -> NDArray[np.bool_]:
     """Whether the interval of each column's mean lies above 0: [S, comparisons]."""
     seeds, comparisons = differences.shape

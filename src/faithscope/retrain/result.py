@@ -23,7 +23,7 @@ from faithscope.metrics.racu import absolute_area, racu, racu_doubts, told_inter
 from faithscope.results.files import parquet, replace_file
 from faithscope.results.result import FORMAT, markdown_table
 from faithscope.retrain.jobs import BASELINE, PROCEDURES, STRATEGIES
-from faithscope.retrain.leakage import leaks
+from faithscope.retrain.leakage import leaks, recoveries
 from faithscope.retrain.verdict import METRICS, headline, in_percent, rise, score
 
 Array = NDArray[np.float64]
@@ -298,6 +298,7 @@ class RoarResult:
             *self._doubts(),
             *self._tiny(),
             *self._leakage(),
+            *self._recoveries(),
             *self._truncated(),
         ]
 
@@ -472,6 +473,28 @@ class RoarResult:
                 f"{self.levels[stop]}{unit} masked, so what is masked may give the class away."
             )
         return said
+
+    def _recoveries(self) -> list[str]:
+        """Single seeds that fall to guessing and know more again when more is masked."""
+        if not self.is_relative or self.is_unlearned or self.metric == "cross_entropy":
+            return []
+        cases = []
+        for measure, procedure in self._kinds:
+            values = self.values(measure, procedure)
+            for seed, *ends in recoveries(values, self._tested):
+                low, high = (
+                    f"{score(self.metric, values[seed, place])} at {self.levels[place]} %"
+                    for place in ends
+                )
+                cases.append(f"{measure} ({procedure}), seed {self.seeds[seed]}: {low}, {high}")
+        if not cases:
+            return []
+        more = f"; and {len(cases) - 4:,} more" if len(cases) > 4 else ""
+        return [
+            "Performance falls to guessing and is higher again with more masked, which lost tokens "
+            "cannot do: a training failed there or the masks give the class away, and RACU takes "
+            f"the fall for tokens that mattered ({'; '.join(cases[:4])}{more})."
+        ]
 
     def _truncated(self) -> list[str]:
         count = sum(self.manifest["data"]["truncated"].values())

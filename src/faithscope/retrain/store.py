@@ -220,11 +220,7 @@ class RoarStore:
 
     def model(self, job: Job) -> tuple[Weights, Masks]:
         """The weights of a finished job and what was masked of its texts."""
-        tensors, about = read_tensors(self._job_file(job, "safetensors"))
-        shapes = json.loads(about["shapes"])
-        weights = {name[8:]: held for name, held in tensors.items() if name.startswith("weights.")}
-        masks = {split: _unpack(tensors[f"masked.{split}"], shapes[split]) for split in SPLITS}
-        return weights, masks
+        return read_model(self._job_file(job, "safetensors"))
 
     def write_jobs(
         self,
@@ -413,6 +409,15 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if held != tensor_digest(tensors, {key: about[key] for key in about if key != "hash"}):
         raise ValueError("its hash differs")
     return tensors, about
+
+
+def read_model(path: Path) -> tuple[Weights, Masks]:
+    """The weights in the file of a finished job, if they were kept, and what it masked."""
+    tensors, about = read_tensors(path)
+    shapes = json.loads(about["shapes"])
+    weights = {name[8:]: held for name, held in tensors.items() if name.startswith("weights.")}
+    masks = {split: _unpack(tensors[f"masked.{split}"], shapes[split]) for split in SPLITS}
+    return weights, masks
 
 
 def tensor_digest(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:

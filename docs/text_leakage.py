@@ -1,0 +1,235 @@
+"""Finding 6 of the paper: does class leakage, masks that give the class away, raise performance?
+
+Three looks at it: curves that rise over all seeds, single seeds that rise from guessing, and models
+that see nothing but masks (roar_babi1_leakage.json, studies/roar_leakage.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from filling import Row, Summaries, listed, number
+from text_numbers import Array, count, shown, student, with_interval
+from text_runs import (
+    AGREES,
+    EARLIER,
+    LEAKAGE,
+    PART,
+    PROCEDURES,
+    UNTOLD,
+    WORDS,
+    Finding,
+    Run,
+    named,
+    runs,
+)
+
+SEEDS_FOR_RISES = 5
+"""Fewer cannot show a rise among all pairs of levels."""
+
+Case = tuple[Run, str, str]
+
+
+def class_leakage(have: Summaries) -> Finding:
+    """Agrees if more curves rise beyond chance than one in twenty would by chance.
+
+    In part if some rise, but no more than that, or if none does but masks alone surely tell the
+    class; else not told. Rises are judged of runs of five seeds only.
+    """
+    claim = "Class leakage can raise performance"
+    cases = [
+        (run, procedure, name)
+        for relative in (True, False)
+        for run in runs(have, relative=relative)
+        for procedure in run.procedures
+        for name in run.measures
+        if run.is_learnt and len(run.seeds) >= SEEDS_FOR_RISES
+    ]
+    if not cases:
+        return Finding(claim, UNTOLD, "No run here has enough seeds.")
+    from scipy.stats import binom
+
+    from faithscope.retrain.leakage import leaks
+
+    rising = [case for case in cases if leaks(curve_of(case)).rising]
+    by_chance = float(binom.sf(len(rising) - 1, len(cases), 0.05))
+    verdict = PART if rising or telling(have) else UNTOLD
+    verdict = AGREES if rising and by_chance <= 0.05 else verdict
+    said = [
+        f"{len(rising)} of {len(cases)} curves of {count(SEEDS_FOR_RISES, 'seed')} or more "
+        f"({case_words(cases)}) rise with masking beyond chance (Student's t, paired by seed, 5 % "
+        "for all pairs of levels of a curve: by chance at most one curve in 20). "
+        f"{power_words(cases)}",
+        f"{eye_words(cases)} The paper sees it by Recursive ROAR on bAbI with BiLSTM-attention, "
+        "and most on bAbI-3 with RoBERTa.".lstrip(),
+        recovery_words(have),
+        mask_words(have),
+    ]
+    lines = "\n".join(f"- {rise_words(case)}" for case in rising)
+    return Finding(claim, verdict, "\n\n".join(filter(None, said)), lines)
+
+
+def curve_of(case: Case) -> Array:
+    """The task metric of a curve [seeds, levels]."""
+    run, procedure, measure = case
+    return run.values(measure, procedure)
+
+
+def case_words(cases: Sequence[Case]) -> str:
+    """How many curves of which runs."""
+    found: dict[str, int] = {}
+    for run, *_ in cases:
+        name = run.short if run.is_relative else f"{run.short} one token at a time"
+        found[name] = found.get(name, 0) + 1
+    return listed([f"{number_} of {name}" for name, number_ in found.items()])
+
+
+def power_words(cases: Sequence[Case]) -> str:
+    """How large a rise must be to be found, where that is hardest."""
+    from scipy import stats
+
+    needed = {}
+    for case in cases:
+        seeds, levels = curve_of(case).shape
+        pairs = levels * (levels - 1) // 2
+        limit = stats.t.ppf(1 - 0.05 / pairs, seeds - 1) / np.sqrt(seeds)
+        needed[float(limit)] = (seeds, pairs)
+    seeds, pairs = needed[max(needed)]
+    return (
+        f"That finds large rises only: with {count(seeds, 'seed')} and {pairs} pairs a mean rise "
+        f"must exceed {number(max(needed), 1)} standard deviations between seeds."
+    )
+
+
+def eye_words(cases: Sequence[Case]) -> str:
+    """The largest rise of a mean curve by Recursive ROAR, as an eye would judge."""
+    own = [case for case in cases if case[1] == "recursive" and rise(curve_of(case))[2] > 0]
+    if not own:
+        return ""
+    case = max(own, key=lambda one: rise(curve_of(one))[2])
+    run, procedure, measure = case
+    curve = curve_of(case)
+    start, stop, _ = rise(curve)
+    unit = "%" if run.is_relative else "tokens"
+    low, high = (number(100 * float(curve[:, i].mean()), 1) for i in (start, stop))
+    gap = student(curve[:, stop] - run.values("random", procedure)[:, stop])
+    return (
+        "The paper judged mean curves by eye. So judged, the largest rise by Recursive ROAR is "
+        f"that of {WORDS[measure]} on {run.short}: {run.metric} {low} % at {run.levels[start]} "
+        f"{unit} masked, {high} % at {run.levels[stop]} {unit}, where it is {shown(gap, '+')} "
+        "points from random masking's (Student's t)."
+    )
+
+
+def rise(curve: Array, ends: Sequence[int] = ()) -> tuple[int, int, float]:
+    """From which level to which (of `ends`, if given) the mean rises most, and by how much."""
+    mean = curve.mean(0)
+    stop = max(ends or range(1, len(mean)), key=lambda i: float(mean[i] - mean[:i].min()))
+    start = int(mean[:stop].argmin())
+    return start, stop, float(mean[stop] - mean[start])
+
+
+def rise_words(case: Case) -> str:
+    """A rise beyond chance in words, with its interval over seeds."""
+    from faithscope.retrain.leakage import leaks
+
+    run, procedure, measure = case
+    curve = curve_of(case)
+    start, stop, _ = rise(curve, leaks(curve).rising)
+    gap = with_interval(curve[:, stop] - curve[:, start])
+    unit = "%" if run.is_relative else "tokens"
+    return (
+        f"{WORDS[measure]} on {run.short} by {PROCEDURES[procedure]} {shown(gap, '+')} points from "
+        f"{run.levels[start]} to {run.levels[stop]} {unit}"
+    )
+
+
+# Single seeds
+
+
+def recovery_words(have: Summaries) -> str:
+    """Seeds that fall to guessing and then rise by more than the test texts explain."""
+    from faithscope.retrain.leakage import recoveries
+
+    found, curves = [], 0
+    for run in runs(have):
+        for procedure in run.procedures if run.is_learnt else ():
+            for name in run.measures:
+                values = run.values(name, procedure)
+                curves += len(values)
+                for one in recoveries(values, run.study["data"]["sizes"]["test"]):
+                    ends = values[one.seed, one.low], values[one.seed, one.high]
+                    found.append((float(ends[1] - ends[0]), run, name, one, ends))
+    if not found:
+        return ""
+    where = listed(list(dict.fromkeys(run.short for _, run, *_ in found)))
+    _, run, name, one, ends = max(found, key=lambda case: case[0])
+    low, high = (number(100 * float(end), 1) for end in ends)
+    return (
+        f"Single seeds show more: of {curves} curves of one seed {len(found)} (on {where}) fall to "
+        "guessing and rise again by more than four standard errors of the test texts, furthest "
+        f"{WORDS[name]} on {run.short}, from {low} % at {run.levels[one.low]} % masked to {high} % "
+        f"at {run.levels[one.high]} %. There a training failed or the masks give the class away; "
+        "the curves cannot say which."
+    )
+
+
+# Masks alone
+
+
+def mask_gaps(have: Summaries, name: str = LEAKAGE) -> dict[str, Row]:
+    """Score of models that see only masks: a measure's minus random's, paired by seed.
+
+    Student's interval, 95 % for all measures together.
+    """
+    scores = dict(have.studies.get(name, {}).get("scores", {}))
+    control = np.array(scores.pop("random", []))
+    gaps = {measure: np.array(own) - control for measure, own in scores.items()}
+    return {measure: student(gap, len(gaps)) for measure, gap in gaps.items()}
+
+
+def telling(have: Summaries) -> list[str]:
+    """Measures whose masks alone surely tell more of the class than random ones do."""
+    gaps = mask_gaps(have).items()
+    return [name for name, row in gaps if row["ci_low"] is not None and row["ci_low"] > 0]
+
+
+def mask_words(have: Summaries) -> str:
+    """Whether masks alone give the class away."""
+    gaps = mask_gaps(have)
+    if not gaps:
+        return ""
+    probe = have.studies[LEAKAGE]
+    own = telling(have)
+    means = {name: number(100 * float(np.mean(held)), 1) for name, held in probe["scores"].items()}
+    each = listed(
+        [f"{WORDS[name]} {means[name]} %, {gap_words(row)}" for name, row in gaps.items()]
+    )
+    surely = f"masks of {named(own)} surely give it away" if own else "no masks surely give it away"
+    return (
+        "Whether masks give the class away is asked directly of models that see nothing but where "
+        "they are, any other token being one unknown word (bAbI-1, "
+        f"{PROCEDURES[probe['procedure']]}, {probe['level']} % masked, "
+        f"{count(len(probe['seeds']), 'seed')}, {probe['epochs']} epochs). With random "
+        f"masks such models reach {means['random']} %, with those of {each}"
+        f"{' (95 % for all together)' if len(gaps) > 1 else ''}: {surely}.{earlier_words(have)}"
+    )
+
+
+def gap_words(row: Row) -> str:
+    """A difference to random masks, in words."""
+    return f"{shown(row, '+')} points from random ones (Student's t)"
+
+
+def earlier_words(have: Summaries) -> str:
+    """The same after fewer epochs, which was tried first."""
+    gaps = mask_gaps(have, EARLIER)
+    if not gaps:
+        return ""
+    epochs = have.studies[EARLIER]["epochs"]
+    each = listed([f"{WORDS[name]} {gap_words(row)}" for name, row in gaps.items()])
+    return (
+        f" (First tried for {epochs} epochs: {each}, with a validation score still rising; the "
+        "rule was fixed before either.)"
+    )

@@ -1,0 +1,121 @@
+r"""Do masks give the class away? Train models that see nothing but where a ROAR run masked.
+
+python studies/roar_leakage.py runs/roar_babi1 'babi:data/babi(task=1)' \
+  --out studies/results/roar_babi1_leakage.json
+
+Every token that a finished run left unmasked becomes the same unknown word, so only the places of
+the masks (and the question, where there is one) can tell the class. Random masking is the control:
+what its masks tell is the length of a text. Models, seeds and recipe are those of the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from faithscope.data.text import TokenData
+from faithscope.data.text_sources import load_text
+from faithscope.data.vocabulary import UNK
+from faithscope.metrics.classification import classification_scores
+from faithscope.retrain.learners import load_learner
+from faithscope.retrain.masking import Masks
+from faithscope.retrain.store import read_model
+
+CONTROL = "random"
+
+
+def only_masks(data: TokenData, masks: Masks, unknown: int = UNK) -> TokenData:
+    """The data with masks where a run had them, and one unknown word for any other token."""
+    ids = {
+        name: torch.where(masks[name], data.mask_id, part.ids.masked_fill(part.eligible, unknown))
+        for name, part in data.splits
+    }
+    return data.with_ids(ids)
+
+
+def job_files(run: Path, measure: str, procedure: str, level: int) -> list[Path]:
+    """Where the finished trainings of all seeds have their masks.
+
+    Random masking and the first level are the same for both procedures, and stored as ROAR's.
+    """
+    protocol = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["protocol"]
+    is_shared = measure == CONTROL or level == protocol["levels"][1]
+    name = f"{measure}-{'roar' if is_shared else procedure}-k{level:03d}"
+    return [run / "jobs" / f"{name}-s{seed}.safetensors" for seed in protocol["seeds"]]
+
+
+def trained(learner: Any, data: Sequence[TokenData], seeds: Sequence[int]) -> list[float]:
+    """The test score of every seed's model, in the data's own metric."""
+    training = learner.begin(data, seeds)
+    while not training.is_done:
+        training.run_epoch()
+        if training.epoch % 10 == 0:
+            mean = sum(training.validation[-1]) / len(seeds)
+            print(f"  epoch {training.epoch}: validation {mean:.3f} in the mean", flush=True)
+    return [done.scores[data[0].metric] for done in training.finish()]
+
+
+def guessed(data: TokenData) -> float:
+    """The test score of always answering the training split's largest class."""
+    answer = data.train.labels.bincount(minlength=len(data.classes)).argmax()
+    logits = torch.zeros(len(data.test), len(data.classes))
+    logits[:, answer] = 1.0
+    return classification_scores(logits, data.test.labels)[data.metric]
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    """Train on the masks of every measure, write after each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("run", type=Path, help="a finished run of the BiLSTM, with its jobs")
+    parser.add_argument("data", help="its data set")
+    parser.add_argument("--measures", nargs="+", help="by default all of the run's")
+    parser.add_argument("--level", type=int, default=90)
+    parser.add_argument("--procedure", default="recursive")
+    parser.add_argument("--limit", type=int, help="the run's, if it had one")
+    parser.add_argument("--epochs", type=int, help="by default the run's")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, required=True)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = parser.parse_args(given)
+    manifest = json.loads((options.run / "manifest.json").read_text(encoding="utf-8"))
+    seeds = manifest["protocol"]["seeds"]
+    texts = load_text(options.data, limit=options.limit)
+    epochs = options.epochs or manifest["model"]["recipe"]["epochs"]
+    learner: Any = load_learner("bilstm", texts, epochs=epochs, device=options.device)
+    data = learner.encode(texts)
+    found: dict[str, Any] = {
+        "command": shlex.join(["python", "studies/roar_leakage.py", *given]),
+        "data": data.name,
+        "metric": data.metric,
+        "level": options.level,
+        "procedure": options.procedure,
+        "seeds": seeds,
+        "epochs": learner.recipe.epochs,
+        "guess": guessed(data),
+        "scores": {},
+    }
+    start = time.perf_counter()
+    measures = options.measures or manifest["protocol"]["measures"]
+    for measure in [CONTROL, *(name for name in measures if name != CONTROL)]:
+        files = job_files(options.run, measure, options.procedure, options.level)
+        if not all(file.exists() for file in files):
+            parser.error(f"'{options.run}' keeps no masks of {measure} at {options.level} %")
+        parts = [only_masks(data, read_model(file)[1]) for file in files]
+        found["scores"][measure] = trained(learner, parts, seeds)
+        print(f"{measure}: {found['scores'][measure]}", flush=True)
+        on_gpu = learner.device.startswith("cuda")
+        found["machine"] = torch.cuda.get_device_name() if on_gpu else "CPU"
+        found["seconds"] = round(time.perf_counter() - start, 1)
+        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
