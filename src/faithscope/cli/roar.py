@@ -137,7 +137,7 @@ def roar(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Unpack such files into --out; given several times, runs of other seeds are joined.",
+            help="Unpack such files into --out; given again and again, seeds are joined.",
         ),
     ] = None,
     part_size: Annotated[
