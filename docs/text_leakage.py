@@ -27,6 +27,10 @@ from text_runs import (
 
 SEEDS_FOR_RISES = 5
 """Fewer cannot show a rise among all pairs of levels."""
+SEEN = (
+    "The paper sees it by Recursive ROAR on bAbI with BiLSTM-attention, and most on bAbI-3 with "
+    "RoBERTa."
+)
 
 Case = tuple[Run, str, str]
 
@@ -54,15 +58,14 @@ def class_leakage(have: Summaries) -> Finding:
 
     rising = [case for case in cases if leaks(curve_of(case)).rising]
     by_chance = float(binom.sf(len(rising) - 1, len(cases), 0.05))
-    verdict = PART if rising or telling(have) else UNTOLD
-    verdict = AGREES if rising and by_chance <= 0.05 else verdict
+    in_part = PART if rising or telling(have) else UNTOLD
+    verdict = AGREES if rising and by_chance <= 0.05 else in_part
     said = [
         f"{len(rising)} of {len(cases)} curves of {count(SEEDS_FOR_RISES, 'seed')} or more "
         f"({case_words(cases)}) rise with masking beyond chance (Student's t, paired by seed, 5 % "
         "for all pairs of levels of a curve: by chance at most one curve in 20). "
         f"{power_words(cases)}",
-        f"{eye_words(cases)} The paper sees it by Recursive ROAR on bAbI with BiLSTM-attention, "
-        "and most on bAbI-3 with RoBERTa.".lstrip(),
+        eye_words(cases),
         recovery_words(have),
         mask_words(have),
     ]
@@ -106,7 +109,7 @@ def eye_words(cases: Sequence[Case]) -> str:
     """The largest rise of a mean curve by Recursive ROAR, as an eye would judge."""
     own = [case for case in cases if case[1] == "recursive" and rise(curve_of(case))[2] > 0]
     if not own:
-        return ""
+        return SEEN
     case = max(own, key=lambda one: rise(curve_of(one))[2])
     run, procedure, measure = case
     curve = curve_of(case)
@@ -118,7 +121,7 @@ def eye_words(cases: Sequence[Case]) -> str:
         "The paper judged mean curves by eye. So judged, the largest rise by Recursive ROAR is "
         f"that of {WORDS[measure]} on {run.short}: {run.metric} {low} % at {run.levels[start]} "
         f"{unit} masked, {high} % at {run.levels[stop]} {unit}, where it is {shown(gap, '+')} "
-        "points from random masking's (Student's t)."
+        f"points from random masking's (Student's t). {SEEN}"
     )
 
 
@@ -209,7 +212,7 @@ def mask_words(have: Summaries) -> str:
     surely = f"masks of {named(own)} surely give it away" if own else "no masks surely give it away"
     return (
         "Whether masks give the class away is asked directly of models that see nothing but where "
-        "they are, any other token being one unknown word (bAbI-1, "
+        "they are, and the question: any other token is one unknown word (bAbI-1, "
         f"{PROCEDURES[probe['procedure']]}, {probe['level']} % masked, "
         f"{count(len(probe['seeds']), 'seed')}, {probe['epochs']} epochs). With random "
         f"masks such models reach {means['random']} %, with those of {each}"

@@ -21,12 +21,15 @@ from typing import Any
 
 import torch
 
+import faithscope as fs
 from faithscope.data.text import TokenData
-from faithscope.data.text_sources import load_text
+from faithscope.data.text_sources import describe, load_text
 from faithscope.data.vocabulary import UNK
+from faithscope.errors import FaithscopeError
 from faithscope.metrics.classification import classification_scores
 from faithscope.retrain.learners import load_learner
 from faithscope.retrain.masking import Masks
+from faithscope.retrain.result import RoarResult
 from faithscope.retrain.store import read_model
 
 CONTROL = "random"
@@ -41,15 +44,16 @@ def only_masks(data: TokenData, masks: Masks, unknown: int = UNK) -> TokenData:
     return data.with_ids(ids)
 
 
-def job_files(run: Path, measure: str, procedure: str, level: int) -> list[Path]:
+def job_files(
+    folder: Path, run: RoarResult, measure: str, procedure: str, level: int
+) -> list[Path]:
     """Where the finished trainings of all seeds have their masks.
 
     Random masking and the first level are the same for both procedures, and stored as ROAR's.
     """
-    protocol = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["protocol"]
-    is_shared = measure == CONTROL or level == protocol["levels"][1]
+    is_shared = measure == CONTROL or level == run.levels[1]
     name = f"{measure}-{'roar' if is_shared else procedure}-k{level:03d}"
-    return [run / "jobs" / f"{name}-s{seed}.safetensors" for seed in protocol["seeds"]]
+    return [folder / "jobs" / f"{name}-s{seed}.safetensors" for seed in run.seeds]
 
 
 def trained(learner: Any, data: Sequence[TokenData], seeds: Sequence[int]) -> list[float]:
@@ -85,31 +89,37 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(given)
-    manifest = json.loads((options.run / "manifest.json").read_text(encoding="utf-8"))
-    seeds = manifest["protocol"]["seeds"]
-    texts = load_text(options.data, limit=options.limit)
-    epochs = options.epochs or manifest["model"]["recipe"]["epochs"]
+    try:
+        run = fs.load_result(options.run)
+        texts = load_text(options.data, limit=options.limit)
+    except FaithscopeError as error:
+        parser.error(str(error))
+    if not isinstance(run, RoarResult) or run.manifest["model"]["name"] != "bilstm":
+        parser.error(f"'{options.run}' is no ROAR run of the BiLSTM")
+    epochs = options.epochs or run.manifest["model"]["recipe"]["epochs"]
     learner: Any = load_learner("bilstm", texts, epochs=epochs, device=options.device)
     data = learner.encode(texts)
+    if describe(texts, data)["fingerprint"] != run.manifest["data"]["fingerprint"]:
+        parser.error(f"'{options.data}' is not what '{options.run}' was made of")
     found: dict[str, Any] = {
         "command": shlex.join(["python", "studies/roar_leakage.py", *given]),
         "data": data.name,
         "metric": data.metric,
         "level": options.level,
         "procedure": options.procedure,
-        "seeds": seeds,
+        "seeds": run.seeds,
         "epochs": learner.recipe.epochs,
         "guess": guessed(data),
         "scores": {},
     }
     start = time.perf_counter()
-    measures = options.measures or manifest["protocol"]["measures"]
+    measures = options.measures or run.measures
     for measure in [CONTROL, *(name for name in measures if name != CONTROL)]:
-        files = job_files(options.run, measure, options.procedure, options.level)
+        files = job_files(options.run, run, measure, options.procedure, options.level)
         if not all(file.exists() for file in files):
             parser.error(f"'{options.run}' keeps no masks of {measure} at {options.level} %")
         parts = [only_masks(data, read_model(file)[1]) for file in files]
-        found["scores"][measure] = trained(learner, parts, seeds)
+        found["scores"][measure] = trained(learner, parts, run.seeds)
         print(f"{measure}: {found['scores'][measure]}", flush=True)
         on_gpu = learner.device.startswith("cuda")
         found["machine"] = torch.cuda.get_device_name() if on_gpu else "CPU"

@@ -250,10 +250,15 @@ def test_models_are_trained_on_the_masks_of_a_run(tmp_path, capsys):
     assert list(found["scores"]) == ["random", "gradient"]
     assert [len(scores) for scores in found["scores"].values()] == [3, 3]
     assert found["epochs"] == 1 and found["guess"] == pytest.approx(majority(run))
-    with pytest.raises(SystemExit) as stopped:
-        roar_leakage.main([*given[:-4], "--level", "70", "--out", str(out)])
-    assert stopped.value.code == 2
-    assert "keeps no masks of random at 70 %" in capsys.readouterr().err
+    for place, wrong, said in (
+        (0, str(tmp_path / "none"), "none"),
+        (3, "30", "'bundled:babi1' is not what"),
+        (5, "70", "keeps no masks of random at 70 %"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            roar_leakage.main([*given[:place], wrong, *given[place + 1 :]])
+        assert stopped.value.code == 2
+        assert said in capsys.readouterr().err
 
 
 def majority(run: Path) -> float:
