@@ -36,6 +36,7 @@ def top_twenty(have: Summaries) -> Finding:
     early = [case for case in cases if fastest(*case) <= TOP]
     better = [case for case in cases if above(top_gain(*case))]
     by_fall = [case for case in cases if steepest(*case) <= TOP]
+    before = [case for case in cases if steepest(*case, last=False) <= TOP]
     most = [2 * len(found) > len(cases) for found in (early, better)]
     verdict = AGREES if all(most) else PART if any(most) else NOT
     names = [*(name for name in MEASURES if any(map(has(name), own))), "random"]
@@ -51,7 +52,7 @@ def top_twenty(have: Summaries) -> Finding:
         f"of {len(cases)} curves (means over seeds), and by then surely more has been lost than "
         f"under random masking for {len(better)}. {' '.join(map(share_words, own))} The distance "
         "is taken because nothing is ranked in the step to 100 %; by the fall of the curve itself, "
-        f"that step counted, it is {len(by_fall)} of {len(cases)}."
+        f"it is {len(by_fall)} of {len(cases)} if that step counts and {len(before)} if not."
     )
     heads = ["share of the whole loss [%]", *(WORDS[name] for name in names)]
     return Finding(claim, verdict, said, table(heads, rows))
@@ -79,11 +80,11 @@ def top_level(run: Run) -> int:
 
 
 def loss_shares(run: Run, measure: str) -> Array:
-    """By seed, what is lost at the top level, as a share of all seeds' mean loss at 100 %."""
+    """By seed, what is lost at the top level, as a share of the seed's loss at 100 %."""
     curve = run.values(measure)
     lost = curve[:, :1] - curve
-    whole = float(lost[:, -1].mean())
-    shares: Array = lost[:, run.levels.index(top_level(run))] / (whole if whole > 0 else np.nan)
+    whole = np.where(lost[:, -1] > 0, lost[:, -1], np.nan)
+    shares: Array = lost[:, run.levels.index(top_level(run))] / whole
     return shares
 
 
@@ -104,7 +105,7 @@ def fastest(run: Run, measure: str) -> int:
     return run.levels[int(slopes.argmax()) + 1] if slopes.max() > 0 else run.levels[-1]
 
 
-def steepest(run: Run, measure: str) -> int:
-    """Where the step ends in which the mean curve falls fastest."""
+def steepest(run: Run, measure: str, *, last: bool = True) -> int:
+    """Where the step ends in which the mean curve falls fastest; that to 100 % may not count."""
     slopes = np.diff(run.values(measure).mean(0)) / np.diff(run.levels)
-    return run.levels[int(slopes.argmin()) + 1]
+    return run.levels[int((slopes if last else slopes[:-1]).argmin()) + 1]

@@ -89,21 +89,23 @@ def student(values: Sequence[float] | Array, comparisons: int = 1) -> Row:
     return {**dict(zip(ENDS, ends, strict=True)), "values": known}
 
 
-def above(row: Row | None, limit: float = 0.0) -> bool:
+def above(row: Row | None, limit: float = 0.0, comparisons: int = 1) -> bool:
     """Whether a number is surely above a limit: BCa's interval and Student's.
 
-    A row without its seeds has one interval only; one without interval is never sure.
+    Student's 5 % are shared by all comparisons. A row without its seeds has one interval only; one
+    without interval is never sure.
     """
     if row is None or row["ci_low"] is None:
         return False
     seeds = row.get("values") if _STRICT[-1] else None
-    lows = [row["ci_low"], *([student(seeds)["ci_low"]] if seeds else [])]
+    lows = [row["ci_low"], *([student(seeds, comparisons)["ci_low"]] if seeds else [])]
     return bool(min(lows) > limit)
 
 
-def below(row: Row | None, limit: float = 0.0) -> bool:
+def below(row: Row | None, limit: float = 0.0, comparisons: int = 1) -> bool:
     """Whether a number is surely below a limit."""
-    return row is not None and row["ci_low"] is not None and above(turned(row), -limit)
+    has_interval = row is not None and row["ci_low"] is not None
+    return has_interval and above(turned(row), -limit, comparisons)
 
 
 def is_loose(row: Row) -> bool:

@@ -10,8 +10,10 @@ from text_runs import (
     MUTUAL,
     WORDS,
     Run,
+    hangs_on_one_class,
     level_span,
     moved,
+    one_class_words,
     published_racu,
     ranked,
     runs,
@@ -31,6 +33,7 @@ def text_racu(have: Summaries) -> str:
     ]
     heads = ["run", "levels", "RACU [%]", "paper", "ours", "ours − paper", "seeds", "overlap"]
     parts = [racu_words(have), table(heads, rows, names=3), *dagger(have)]
+    parts += [f"‡ {said}" for run in own if (said := one_class_words(run))]
     if others := [run.short for run in runs(have) if not run.is_comparable]:
         parts.append(f"Not here, because its levels are too far apart: {listed(others)}.")
     return "\n\n".join(parts)
@@ -45,7 +48,9 @@ def racu_row(run: Run, measure: str) -> list[str]:
         level_span(run.levels),
         WORDS[measure],
         shown(theirs),
-        shown(ours) + "†" * (ours is not None and not run.is_full),
+        shown(ours)
+        + "†" * (ours is not None and not run.is_full)
+        + "‡" * hangs_on_one_class(run, measure),
         number(gap, 1, "+"),
         str(ours["n"]) if ours else "0",
         agrees(theirs, ours),

@@ -5,7 +5,8 @@ python studies/roar_leakage.py runs/roar_babi1 'babi:data/babi(task=1)' \
 
 Every token that a finished run left unmasked becomes the same unknown word, so only the places of
 the masks (and the question, where there is one) can tell the class. Random masking is the control:
-what its masks tell is the length of a text. Models, seeds and recipe are those of the run.
+what its masks tell is the length of a text. Models, seeds and recipe are those of the run. Masks of
+a measure may also tell the class by where its words stand, without having looked at the label.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from faithscope.retrain.result import RoarResult
 from faithscope.retrain.store import read_model
 
 CONTROL = "random"
+RECIPE = ("epochs", "batch_size", "learning_rate")
 
 
 def only_masks(data: TokenData, masks: Masks, unknown: int = UNK) -> TokenData:
@@ -82,7 +84,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("data", help="its data set")
     parser.add_argument("--measures", nargs="+", help="by default all of the run's")
     parser.add_argument("--level", type=int, default=90)
-    parser.add_argument("--procedure", default="recursive")
+    parser.add_argument("--procedure", default="recursive", choices=("recursive", "roar"))
     parser.add_argument("--limit", type=int, help="the run's, if it had one")
     parser.add_argument("--epochs", type=int, help="by default the run's")
     parser.add_argument("--device", default="auto")
@@ -96,8 +98,15 @@ def main(arguments: Iterable[str] | None = None) -> None:
         parser.error(str(error))
     if not isinstance(run, RoarResult) or run.manifest["model"]["name"] != "bilstm":
         parser.error(f"'{options.run}' is no ROAR run of the BiLSTM")
-    epochs = options.epochs or run.manifest["model"]["recipe"]["epochs"]
-    learner: Any = load_learner("bilstm", texts, epochs=epochs, device=options.device)
+    if not options.out.absolute().parent.is_dir():
+        parser.error(f"there is no folder '{options.out.parent}' to write to")
+    recipe = {key: run.manifest["model"]["recipe"][key] for key in RECIPE}
+    if options.epochs is not None:
+        recipe["epochs"] = options.epochs
+    try:
+        learner: Any = load_learner("bilstm", texts, device=options.device, **recipe)
+    except FaithscopeError as error:
+        parser.error(str(error))
     data = learner.encode(texts)
     if describe(texts, data)["fingerprint"] != run.manifest["data"]["fingerprint"]:
         parser.error(f"'{options.data}' is not what '{options.run}' was made of")
@@ -112,13 +121,16 @@ def main(arguments: Iterable[str] | None = None) -> None:
         "guess": guessed(data),
         "scores": {},
     }
-    start = time.perf_counter()
-    measures = options.measures or run.measures
-    for measure in [CONTROL, *(name for name in measures if name != CONTROL)]:
+    masks = {}
+    for measure in dict.fromkeys([CONTROL, *(options.measures or run.measures)]):
         files = job_files(options.run, run, measure, options.procedure, options.level)
-        if not all(file.exists() for file in files):
+        try:
+            masks[measure] = [read_model(file)[1] for file in files]
+        except (OSError, ValueError):
             parser.error(f"'{options.run}' keeps no masks of {measure} at {options.level} %")
-        parts = [only_masks(data, read_model(file)[1]) for file in files]
+    start = time.perf_counter()
+    for measure, own in masks.items():
+        parts = [only_masks(data, one) for one in own]
         found["scores"][measure] = trained(learner, parts, run.seeds)
         print(f"{measure}: {found['scores'][measure]}", flush=True)
         on_gpu = learner.device.startswith("cuda")

@@ -71,6 +71,7 @@ def summarise(folder: Path, data: str | None = None) -> Row:
         "values": table(values(result)),
         "racu": table(racu_rows(result)),
         "racu_by_seed": table(by_seed(result)),
+        "one_class": table(result.one_class()),
         "left_out": table(left_out(result)),
         "procedures": table(between_procedures(result)),
         "measures": table(between_measures(result)),

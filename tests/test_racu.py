@@ -167,7 +167,14 @@ def test_a_seed_that_falls_to_guessing_and_rises_is_named():
     assert recoveries(above_guessing, tested=1000) == ()
     only_all_masked = np.array([[0.9, 0.5, 0.4, 0.2, 0.6]])
     assert recoveries(only_all_masked, tested=1000) == ()
+    failed_at_once = np.array([[0.2, 0.6, 0.5, 0.3, 0.2]])
+    assert recoveries(failed_at_once, tested=1000) == ()
+    assert recoveries(np.array([[1.0, 0.0, 1.0, 0.0]]), tested=3) == ()
+    assert recoveries(np.array([[1.0, 0.0, 1.0, 0.0]]), tested=100) == ((0, 1, 2),)
     assert recoveries(np.zeros((0, 5)), tested=10) == ()
+    for wrong in (np.zeros(3), np.zeros((2, 1))):
+        with pytest.raises(fs.FaithscopeError, match="two points"):
+            recoveries(wrong, tested=10)
 
 
 def test_the_rise_must_exceed_four_standard_errors():
@@ -175,7 +182,8 @@ def test_the_rise_must_exceed_four_standard_errors():
     for errors, named in ((3.9, 0), (4.1, 1)):
         high = low
         for _ in range(50):  # the error depends on the height
-            high = low + errors * math.sqrt((low * (1 - low) + high * (1 - high)) / tested)
+            likely = [(tested * p + 1) / (tested + 2) for p in (low, high)]
+            high = low + errors * math.sqrt(sum(p * (1 - p) for p in likely) / tested)
         assert len(recoveries(np.array([[0.9, low, high, low]]), tested)) == named
 
 

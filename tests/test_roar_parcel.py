@@ -13,6 +13,7 @@ import tarfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,10 @@ def test_a_folder_that_holds_no_run_is_not_packed(tmp_path, content):
     with refused("holds no ROAR run"):
         pack_run(tmp_path, tmp_path / "parcel")
     assert files_in(tmp_path) == before
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "plan.json").touch()
+    with refused("such as", str(tmp_path / "one")):  # a study's run
+        pack_run(tmp_path, tmp_path / "parcel")
 
 
 # What is not whole is refused
@@ -645,10 +650,12 @@ def test_joined_results_name_the_versions_that_made_them_not_those_here(tmp_path
         made = {"machine": {"python": "3"}, "versions": {"faithscope": "0", "torch": f"{seed}.0"}}
         monkeypatch.setattr(f"{roar}.made_here", lambda _, made=made: made)
         packed(tmp_path, str(seed), **{**FEW, "seeds": [seed]})
-    assert unpack_run([tmp_path / "0", tmp_path / "1"], tmp_path / "joined").is_whole
+    monkeypatch.undo()
+    packed(tmp_path, "2", **{**FEW, "seeds": [2]})  # its cards name theirs
+    assert unpack_run([tmp_path / str(n) for n in range(3)], tmp_path / "joined").is_whole
     manifest = json.loads((tmp_path / "joined" / "manifest.json").read_text())
-    assert manifest["versions"] == {"faithscope": "0", "torch": "0.0, 1.0"}
-    assert manifest["machine"]["python"] == "3"
+    assert manifest["versions"]["torch"] == f"0.0, 1.0, {version('torch')}"
+    assert manifest["machine"]["python"].startswith("3, 3.")
 
 
 @pytest.mark.parametrize("harm", ["clip", "unfinished", "damaged"])

@@ -272,6 +272,14 @@ def test_several_runs_share_a_page(result: RoarResult) -> None:
         render_roar_page({})
 
 
+def test_models_that_learnt_nothing_give_no_verdict() -> None:
+    made = make_roar()
+    data = {**made.manifest["data"], "majority": {"class": "office", "score": 1.0}}
+    unlearned = replace(made, manifest={**made.manifest, "data": data})
+    assert unlearned.is_unlearned
+    assert {row["verdict"] for row in racu_rows({"": unlearned})} == {""}
+
+
 def test_verdicts_follow_the_intervals() -> None:
     rows = racu_rows({"": make_roar(shift=-0.12)})
     found = {row["measure"]: row["verdict"] for row in rows if row["procedure"] == "recursive"}

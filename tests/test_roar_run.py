@@ -8,11 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bags import MEASURES, BagLearner, bag_texts
 from faithscope.data.text import TokenData
 from faithscope.methods.text import measure, resolve_measures
 from faithscope.methods.words import random_scores
+from faithscope.metrics.classification import classification_scores
 from faithscope.perturb.tokens import mask_tokens
 from faithscope.retrain.jobs import jobs_of
 from faithscope.retrain.result import ROAR_SCHEMAS, RoarResult, load_roar
@@ -526,6 +530,36 @@ def test_a_fall_to_guessing_that_ends_is_told():
 
     (said,) = invented(everywhere, levels=levels, sizes={"test": 500}).warnings()[-1:]
     assert said.endswith("; and 6 more).")
+
+
+def test_models_that_answer_one_class_are_found():
+    share = 0.4  # of the only answer, one of three classes
+
+    def constant(name, procedure, k, seed):
+        return share if (name, procedure, k, seed) == ("gradient", "roar", 50, 2) else 0.9
+
+    result = invented(constant)
+    metrics = np.array(result.trainings["metric"])
+    values = np.array(result.trainings["value"].to_pylist())
+    values[(values == share) & (metrics == "macro_f1")] = 2 * share / (1 + share) / 3
+    values[(values == 0.9) & (metrics == "macro_f1")] = 0.8
+    place = result.trainings.schema.get_field_index("value")
+    trainings = result.trainings.set_column(place, "value", pa.array(values))
+    found = replace(result, trainings=trainings).one_class()
+    assert found == [{"measure": "gradient", "procedure": "roar", "seed": 2, "k": 50}]
+
+
+@given(st.integers(0, 10**6), st.sampled_from([2, 3, 6]), st.booleans())
+def test_macro_f1_tells_that_one_class_is_the_only_answer(seed, classes, is_constant):
+    draw = torch.Generator().manual_seed(seed)
+    labels, other = torch.randint(classes, (2, 500), generator=draw)
+    answers = torch.full_like(labels, int(other[0])) if is_constant else other
+    told = classification_scores(torch.nn.functional.one_hot(answers, classes).double(), labels)
+    result = invented(lambda m, p, k, s: 0.9, seeds=1)
+    values = pa.array([told[name] for name in result.trainings["metric"].to_pylist()])
+    place = result.trainings.schema.get_field_index("value")
+    found = replace(result, trainings=result.trainings.set_column(place, "value", values))
+    assert bool(found.one_class()) == is_constant
 
 
 def test_a_run_of_random_alone_says_so():

@@ -137,7 +137,7 @@ def roar(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Unpack such files into --out; given again and again, seeds are joined.",
+            help="Unpack such files into --out; repeat it to join runs of other seeds.",
         ),
     ] = None,
     part_size: Annotated[

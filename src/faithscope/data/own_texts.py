@@ -172,13 +172,19 @@ def choose_columns(table: Table, options: Mapping[str, Any]) -> Columns:
         (column for column in SECOND_TEXT if column in table.columns), None
     )
     split = options.get("split") or ("split" if "split" in table.columns else None)
-    kind = f"column of '{table.source}'"
     return Columns(
-        text=choose(kind, options.get("text", "text"), table.columns),
-        auxiliary=None if second is None else choose(kind, second, table.columns),
-        label=choose(kind, options.get("label", "label"), table.columns),
-        split=None if split is None else choose(kind, split, table.columns),
+        text=_column(table, "text", options.get("text", "text")),
+        auxiliary=None if second is None else _column(table, "auxiliary", second),
+        label=_column(table, "label", options.get("label", "label")),
+        split=None if split is None else _column(table, "split", split),
     )
+
+
+def _column(table: Table, option: str, name: str) -> str:
+    try:
+        return choose(f"column of '{table.source}'", name, table.columns)
+    except FaithscopeError as error:
+        raise FaithscopeError(f"{error} Name it: '{table.source}({option}=…)'.") from None
 
 
 def _placed(table: Table) -> Iterable[tuple[int, Row]]:

@@ -39,7 +39,11 @@ def racu_rows(results: Mapping[str, RoarResult]) -> list[Row]:
     """
     columns = ("measure", "procedure", *ENDS, "n", "area", "area_low", "area_high")
     return [
-        {**_names(run, result), **{key: row[key] for key in columns}, "verdict": _verdict(row)}
+        {
+            **_names(run, result),
+            **{key: row[key] for key in columns},
+            "verdict": _verdict(row, result.is_unlearned),
+        }
         for run, result in results.items()
         if result.is_relative
         for row in _ordered(result, result.racu().to_pylist())
@@ -151,9 +155,12 @@ def _ordered(result: RoarResult, rows: Sequence[Row]) -> list[Row]:
     )
 
 
-def _verdict(row: Row) -> str:
-    """How RACU compares with random masking, whose RACU is 0; "" with too few seeds to say."""
-    if row["n"] < FEWEST_SEEDS or math.isnan(row["ci_low"]):
+def _verdict(row: Row, is_unlearned: bool) -> str:
+    """How RACU compares with random masking, whose RACU is 0.
+
+    "" with too few seeds to say, or if the models learnt nothing that an explanation could show.
+    """
+    if is_unlearned or row["n"] < FEWEST_SEEDS or math.isnan(row["ci_low"]):
         return ""
     if is_surely_above(row["values"]):
         return "better"

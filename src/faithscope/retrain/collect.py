@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -45,7 +46,14 @@ def join_results(
         "protocol": {**manifests[0]["protocol"], "seeds": list(jobs.seeds)},
     }
     made = {part: _in_all([one[part] for one in manifests]) for part in ("machine", "versions")}
-    return result_of(jobs, cards, examples, sections, pack_size, made)
+    own = {job: {**_made_by(job.seed, manifests), **card} for job, card in cards.items()}
+    return result_of(jobs, own, examples, sections, pack_size, made)
+
+
+def _made_by(seed: int, manifests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a card of an earlier version does not name: the machine and versions of its seed."""
+    one = next(one for one in manifests if seed in one["protocol"]["seeds"])
+    return {"machine": one["machine"].get("device"), "versions": one["versions"]}
 
 
 def _same_for_all_seeds(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,8 +75,8 @@ def _in_all(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _all_of(parts: Iterable[Mapping[str, Any]], key: str, otherwise: object = None) -> str:
-    said = (one.get(key, otherwise) for one in parts)
-    return ", ".join(dict.fromkeys(str(value) for value in said if value is not None))
+    said = (str(value) for one in parts if (value := one.get(key, otherwise)) is not None)
+    return ", ".join(dict.fromkeys(chain.from_iterable(value.split(", ") for value in said)))
 
 
 def package_versions() -> dict[str, str]:

@@ -70,10 +70,11 @@ class Recovery(NamedTuple):
 def recoveries(curve: Array, tested: int) -> tuple[Recovery, ...]:
     r"""Find seeds that fall to what all tokens masked leave, and then rise with more masked.
 
-    With the last point I, all masked, a seed is named if for some i < j < I
+    With the first point 0, nothing masked, and the last I, all masked, a seed is named if for some
+    0 < i < j < I
 
     .. math:: p_i \le p_I + 2 \sigma_I, \qquad p_j - p_i > 4 \sqrt{\sigma_i^2 + \sigma_j^2},
-       \qquad \sigma_i^2 = p_i (1 - p_i) / N
+       \qquad \sigma_i^2 = q_i (1 - q_i) / N, \quad q_i = (N p_i + 1) / (N + 2)
 
     over the N test texts: the pair with the largest rise. More masked cannot leave more to know,
     so either the training at i failed or the masks at j give the class away; one seed is enough to
@@ -85,14 +86,18 @@ def recoveries(curve: Array, tested: int) -> tuple[Recovery, ...]:
     (Recovery(seed=1, low=1, high=2),)
     """
     share = np.asarray(curve, dtype=np.float64).clip(0, 1)
-    variance = share * (1 - share) / max(tested, 1)
+    if share.ndim != 2 or share.shape[1] < 2:
+        raise FaithscopeError("Recoveries need curves [S, I] of all seeds, two points at least.")
+    count = max(tested, 1)
+    likely = (count * share + 1) / (count + 2)
+    variance = likely * (1 - likely) / count
     found = []
     for seed, (own, noise) in enumerate(zip(share, variance, strict=True)):
         rises = own[None, :] - own[:, None]
         told = rises > 4 * np.sqrt(noise[None, :] + noise[:, None])
         told &= (own <= own[-1] + 2 * np.sqrt(noise[-1]))[:, None]
         told &= np.triu(np.ones_like(told), 1)
-        told[:, -1] = False
+        told[0], told[:, -1] = False, False
         if told.any():
             low, high = np.unravel_index(np.where(told, rises, -1).argmax(), told.shape)
             found.append(Recovery(seed, int(low), int(high)))

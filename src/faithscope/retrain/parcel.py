@@ -363,9 +363,11 @@ def _planned(root: Path) -> tuple[dict[str, Any], Jobs]:
     except FaithscopeError:  # a measure of one's own, for example, that is not registered here
         raise
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        inside = sorted(file.parent for file in root.glob("*/plan.json"))  # of a study
+        here = f", such as '{inside[0]}'" if inside else ""
         raise FaithscopeError(
             f"'{root}' holds no ROAR run (its plan.json is missing, damaged or of something else): "
-            "give a folder that `faithscope roar --out` wrote."
+            f"give a folder that `faithscope roar --out` wrote{here}."
         ) from None
 
 

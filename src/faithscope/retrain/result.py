@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -289,6 +290,26 @@ class RoarResult:
             )
         return pa.Table.from_pylist(rows)
 
+    def one_class(self) -> list[dict[str, Any]]:
+        """Trainings on partly masked texts that give one class as their only answer.
+
+        Nothing was left to learn there, or the training failed. Their accuracy a is the share of
+        that class, and its F1 the only one of C that is not 0: macro-F1 is 2a / (1 + a) / C. That
+        other answers give a whole C is a coincidence of few test texts.
+        """
+        found = []
+        for measure, procedure in self._kinds:
+            share, f1 = (self.values(measure, procedure, name) for name in ("accuracy", "macro_f1"))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                classes = 2 * share / (1 + share) / f1
+            alone = (np.abs(classes - classes.round()) < 1e-9 * classes) & (classes > 1.5)
+            for seed, place in np.argwhere(alone).tolist():
+                k = self.levels[place]
+                if measure != BASELINE and 0 < k < self._last:
+                    kind = {"measure": measure, "procedure": procedure}
+                    found.append({**kind, "seed": self.seeds[seed], "k": k})
+        return found
+
     def warnings(self) -> list[str]:
         """What a reader must know before trusting the numbers, a sentence each."""
         return [
@@ -490,10 +511,14 @@ class RoarResult:
         if not cases:
             return []
         more = f"; and {len(cases) - 4:,} more" if len(cases) > 4 else ""
+        told = Counter(row["measure"] for row in self.one_class())
+        counted = ", ".join(f"{measure} {count:,}" for measure, count in told.items())
+        other = f" Trainings on masked texts that answer one class only: {counted}."
         return [
             "Performance falls to guessing and is higher again with more masked, which lost tokens "
             "cannot do: a training failed there or the masks give the class away, and RACU takes "
             f"the fall for tokens that mattered ({'; '.join(cases[:4])}{more})."
+            f"{other if told else ''}"
         ]
 
     def _truncated(self) -> list[str]:
