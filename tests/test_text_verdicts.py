@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy.stats import ttest_rel
+import torch
+from scipy.stats import ttest_1samp, ttest_rel
 
 import roar_runs
+from faithscope.metrics.racu import racu
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "studies")]  # as for scripts, which import siblings
@@ -85,6 +87,58 @@ def test_integrated_gradients_and_their_cost(tmp_path, monkeypatch):
     assert "| 3.0 × |" in rule(page.Summaries(tmp_path)).numbers  # 3.5 s and 10.5 s
 
 
+def test_several_comparisons_share_the_five_percent():
+    values = [0.05, 0.2, 0.14, 0.3, 0.11]
+    row = text_numbers.with_interval(values)
+    for comparisons in (1, 2, 8, 64):
+        low = ttest_1samp(values, 0).confidence_interval(1 - 0.05 / comparisons).low
+        assert text_numbers.above(row, 0.0, comparisons) == (low > 0)
+        assert text_numbers.below(text_numbers.turned(row), 0.0, comparisons) == (low > 0)
+    assert text_numbers.above(row, 0.0, 1) and not text_numbers.above(row, 0.0, 64)
+
+
+def test_what_only_one_interval_says_is_not_called_sure(tmp_path, monkeypatch):
+    monkeypatch.setitem(roar_runs.STRENGTHS, "integrated_gradients", 0.22)
+    summary(tmp_path, "roar_babi1", seeds=3, noise=0.02)
+    (run,) = text_runs.runs(page.Summaries(tmp_path))
+    gap = run.between("gradient", "integrated_gradients")
+    said = text_findings.loose_words([run], 8)
+    by = "at 95 % for this one alone" if text_numbers.below(gap) else "BCa's interval alone"
+    assert f"below gradient on bAbI-1 ({by})" in said
+    assert not text_numbers.below(gap, 0.0, 8)
+
+
+def test_racu_without_models_that_answer_one_class(tmp_path):
+    summary(tmp_path, "roar_babi1", measures=("gradient", "random"), noise=0.001, seeds=3)
+    file = tmp_path / "roar_babi1.json"
+    study = json.loads(file.read_text())
+    columns = study["values"]["columns"]
+    for row in study["values"]["rows"]:
+        if row[:2] == ["gradient", "recursive"]:
+            at = dict(zip(columns[3:], row[3:], strict=True))
+            if row[2] == 1:
+                at["40"], at["50"] = 0.15, 0.15
+            row[3:] = at.values()
+    study["one_class"] = {"columns": ["measure", "procedure", "seed", "k"], "rows": []}
+    file.write_text(json.dumps(study))
+    (run,) = text_runs.runs(page.Summaries(tmp_path))
+    assert text_runs.one_class_words(run) == ""  # they answer something
+    study["one_class"]["rows"] = [["gradient", "recursive", 1, k] for k in (40, 50)]
+    study["racu"]["rows"] = [[*row[:2], 0.9, *row[3:]] for row in study["racu"]["rows"]]
+    file.write_text(json.dumps(study))
+    (run,) = text_runs.runs(page.Summaries(tmp_path))
+    said = text_runs.one_class_words(run)
+    assert said.startswith("On bAbI-1 2 of 27 models of texts masked by gradient answer one class")
+    curve = run.values("gradient")[1]
+    line = [curve[3] + (curve[6] - curve[3]) * step / 3 for step in (1, 2)]
+    mended = racu(
+        torch.tensor([*curve[:4], *line, *curve[6:]]),
+        torch.tensor(run.values("random")[1]),
+        torch.arange(11) / 10,
+    )
+    assert text_runs.mended_racu(run, "gradient")["values"][1] == pytest.approx(float(mended))
+
+
 def test_the_top_twenty_percent(tmp_path):
     rule = text_findings.top_twenty
     summary(tmp_path, "roar_babi1", noise=0.001)
@@ -108,6 +162,7 @@ def test_the_step_to_all_masked_is_no_measures(tmp_path):
     file.write_text(json.dumps(study))
     (run,) = text_runs.runs(page.Summaries(tmp_path))
     assert text_curves.steepest(run, "attention") == 100
+    assert text_curves.steepest(run, "attention", last=False) == 10
     assert text_curves.fastest(run, "attention") == 10
     assert judged(tmp_path, text_findings.top_twenty) == "agrees"
 
@@ -147,7 +202,7 @@ def test_masks_alone_may_tell_the_class(tmp_path):
         assert ("masks of gradient surely give it away" in found.said) == (masks is steady)
     assert "With random masks such models reach 20.0 %" in found.said
     gap = text_leakage.mask_gaps(page.Summaries(tmp_path))["gradient"]
-    exact = ttest_rel(unsteady, scores["random"]).confidence_interval(0.975)  # of two measures
+    exact = ttest_rel(unsteady, scores["random"]).confidence_interval(0.975)  # two measures
     assert (gap["ci_low"], gap["ci_high"]) == pytest.approx((exact.low, exact.high))
 
 
@@ -189,8 +244,6 @@ def test_welchs_interval_is_scipys():
 
 
 def test_surely_needs_students_interval_too():
-    from scipy.stats import ttest_1samp
-
     values = [0.3, 0.02, 0.25, -0.01, 0.4]
     theirs = ttest_1samp(values, 0).confidence_interval(0.95)
     ours = text_numbers.student(values)
