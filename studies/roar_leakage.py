@@ -27,7 +27,6 @@ from faithscope.data.text import TokenData
 from faithscope.data.text_sources import describe, load_text
 from faithscope.data.vocabulary import UNK
 from faithscope.errors import FaithscopeError
-from faithscope.metrics.classification import classification_scores
 from faithscope.retrain.learners import load_learner
 from faithscope.retrain.masking import Masks
 from faithscope.retrain.result import RoarResult
@@ -67,14 +66,6 @@ def trained(learner: Any, data: Sequence[TokenData], seeds: Sequence[int]) -> li
             mean = sum(training.validation[-1]) / len(seeds)
             print(f"  epoch {training.epoch}: validation {mean:.3f} in the mean", flush=True)
     return [done.scores[data[0].metric] for done in training.finish()]
-
-
-def guessed(data: TokenData) -> float:
-    """The test score of always answering the training split's largest class."""
-    answer = data.train.labels.bincount(minlength=len(data.classes)).argmax()
-    logits = torch.zeros(len(data.test), len(data.classes))
-    logits[:, answer] = 1.0
-    return classification_scores(logits, data.test.labels)[data.metric]
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
@@ -118,7 +109,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
         "procedure": options.procedure,
         "seeds": run.seeds,
         "epochs": learner.recipe.epochs,
-        "guess": guessed(data),
+        "guess": run.manifest["data"]["majority"]["score"],
         "scores": {},
     }
     masks = {}

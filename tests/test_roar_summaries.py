@@ -249,7 +249,7 @@ def test_models_are_trained_on_the_masks_of_a_run(tmp_path, capsys):
     found = json.loads(out.read_text())
     assert list(found["scores"]) == ["random", "gradient"]
     assert [len(scores) for scores in found["scores"].values()] == [3, 3]
-    assert found["epochs"] == 1 and found["guess"] == pytest.approx(majority(run))
+    assert found["epochs"] == 1
     for place, wrong, said in (
         (0, str(tmp_path / "none"), "none"),
         (3, "30", "'bundled:babi1' is not what"),
@@ -259,10 +259,6 @@ def test_models_are_trained_on_the_masks_of_a_run(tmp_path, capsys):
             roar_leakage.main([*given[:place], wrong, *given[place + 1 :]])
         assert stopped.value.code == 2
         assert said in capsys.readouterr().err
-
-
-def majority(run: Path) -> float:
-    return json.loads((run / "manifest.json").read_text())["data"]["majority"]["score"]
 
 
 # How often intervals err

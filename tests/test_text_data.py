@@ -493,7 +493,7 @@ def test_own_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     with refused("no file or folder", "bundled:babi1"):
         load_text(file)
     own_csv(file, head="texts,label")
-    with refused("column", "did you mean 'texts'"):
+    with refused("column", "did you mean 'texts'", "(text=…)'"):
         load_text(file)
     own_csv(file)
     with refused("column", "'stars'"):
