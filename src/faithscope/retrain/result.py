@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +21,9 @@ from faithscope.metrics.classification import CLASSIFICATION_METRICS
 from faithscope.metrics.racu import absolute_area, racu, racu_doubts, told_interval
 from faithscope.results.files import parquet, replace_file
 from faithscope.results.result import FORMAT, markdown_table
+from faithscope.retrain.doubts import warnings
 from faithscope.retrain.jobs import BASELINE, PROCEDURES, STRATEGIES
-from faithscope.retrain.leakage import leaks, recoveries
-from faithscope.retrain.verdict import METRICS, headline, in_percent, rise, score
+from faithscope.retrain.verdict import headline, in_percent
 
 Array = NDArray[np.float64]
 
@@ -161,7 +159,7 @@ class RoarResult:
         base, majority = self.base_and_majority
         if self.metric == "cross_entropy":
             return not base < majority
-        return not base > majority + self._noise(majority) + 1e-9
+        return not base > majority + self.noise(majority) + 1e-9
 
     def values(self, measure: str, procedure: str, metric: str | None = None) -> Array:
         """Test performance of one measure and procedure: [seeds, levels]."""
@@ -172,7 +170,7 @@ class RoarResult:
     def curves(self, metric: str | None = None) -> pa.Table:
         """Every point of every curve: mean over seeds, 95 % interval (NaN below 3 seeds), n."""
         rows = []
-        for measure, procedure in self._kinds:
+        for measure, procedure in self.kinds:
             values = self.values(measure, procedure, metric)
             for place, k in enumerate(self.levels):
                 mean, low, high = told_interval(values[:, place])
@@ -200,7 +198,7 @@ class RoarResult:
         clip = bool(self.manifest["protocol"]["clip"]) if clip is None else clip
         ratios = torch.tensor(self.levels, dtype=torch.float64) / max(self.levels)
         rows = []
-        for measure, procedure in self._kinds:
+        for measure, procedure in self.kinds:
             if measure == BASELINE:
                 continue
             curve = torch.from_numpy(self.values(measure, procedure, metric))
@@ -298,7 +296,7 @@ class RoarResult:
         other answers give a whole C is a coincidence of few test texts.
         """
         found = []
-        for measure, procedure in self._kinds:
+        for measure, procedure in self.kinds:
             share, f1 = (self.values(measure, procedure, name) for name in ("accuracy", "macro_f1"))
             with np.errstate(divide="ignore", invalid="ignore"):
                 classes = 2 * share / (1 + share) / f1
@@ -312,16 +310,7 @@ class RoarResult:
 
     def warnings(self) -> list[str]:
         """What a reader must know before trusting the numbers, a sentence each."""
-        return [
-            *self._few_seeds(),
-            *self._diverged(),
-            *self._unlearned(),
-            *self._doubts(),
-            *self._tiny(),
-            *self._leakage(),
-            *self._recoveries(),
-            *self._truncated(),
-        ]
+        return warnings(self)
 
     def headline(self) -> str:
         """The run in one or two sentences."""
@@ -361,7 +350,8 @@ class RoarResult:
         return 100 if self.manifest["protocol"]["strategy"] == "relative" else 2**31
 
     @property
-    def _kinds(self) -> list[tuple[str, str]]:
+    def kinds(self) -> list[tuple[str, str]]:
+        """Every measure with every procedure."""
         return [(measure, name) for measure in self.measures for name in self.procedures]
 
     def _metric(self, metric: str | None) -> str:
@@ -385,148 +375,15 @@ class RoarResult:
             cube[places[seed], levels[k]] = value
         return cubes
 
-    def _few_seeds(self) -> list[str]:
-        if len(self.seeds) >= 3:
-            return []
-        many = "1 seed" if len(self.seeds) == 1 else "2 seeds"
-        return [f"{many}: intervals over fewer than three seeds mean nothing, and are not shown."]
-
-    def _diverged(self) -> list[str]:
-        columns = [self.trainings[name].to_pylist() for name in ("job", "metric", "value")]
-        rows = zip(*columns, strict=True)
-        wild = (job for job, name, loss in rows if name == "cross_entropy" and not isfinite(loss))
-        jobs = list(dict.fromkeys(wild))
-        if not jobs:
-            return []
-        more = f" and {len(jobs) - 5:,} more" if len(jobs) > 5 else ""
-        return [
-            f"{', '.join(jobs[:5])}{more} diverged: the cross-entropy on the test is not finite, "
-            "so their numbers mean nothing; a lower learning rate may help."
-        ]
-
-    def _unlearned(self) -> list[str]:
-        if not self.is_unlearned:
-            return []
-        base, majority = (score(self.metric, value) for value in self.base_and_majority)
-        return [
-            f"The models of the intact texts ({METRICS[self.metric]} {base}) do no better than "
-            f"always guessing the most common class ({majority}), or so little that "
-            f"{self._tested:,} test texts cannot show it: they have learnt nothing that an "
-            "explanation could show."
-        ]
-
     @property
-    def _tested(self) -> int:
+    def tested(self) -> int:
+        """How many texts the test split has."""
         return int(self.manifest["data"]["sizes"].get("test", 0))
 
-    def _noise(self, value: float) -> float:
+    def noise(self, value: float) -> float:
         """Two standard errors of a share of the test texts; none of a cross-entropy."""
         inside = min(max(value, 0.0), 1.0)
-        return 2 * float(np.sqrt(inside * (1 - inside) / max(self._tested, 1)))
-
-    def _doubts(self) -> list[str]:
-        said: list[str] = []
-        if not self.is_relative:
-            return said
-        found = {row["procedure"]: row for row in self.racu().to_pylist()}  # random's: all alike
-        kinds = {(*row["degenerate"], -1, *row["negative"]): row for row in found.values()}
-        for row in kinds.values():
-            if row["degenerate"]:
-                said.append(
-                    f"RACU is not defined for seed{_listed(row['degenerate'])}: masking random "
-                    "tokens loses no performance; left out of means and intervals."
-                )
-            if row["negative"]:
-                said.append(
-                    f"RACU has its sign turned around for seed{_listed(row['negative'])}: with "
-                    "everything masked the model does better than on average."
-                )
-        return said
-
-    def _tiny(self) -> list[str]:
-        """Seeds that random masking leaves little to lose, and those whose RACU was clipped."""
-        if not self.is_relative or self.is_unlearned or self.measures == [BASELINE]:
-            return []
-        said = []
-        if floored := self._floored():
-            said.append(
-                f"Random masking loses almost everything at its first level "
-                f"({self.levels[1]} %) with seed{_listed(floored)}: RACU divides by little "
-                "there, so read it with care."
-            )
-        free = self.racu(clip=False).to_pylist()
-        beyond: dict[int, list[str]] = {}
-        for row in free if self.manifest["protocol"]["clip"] else []:
-            for seed, value in zip(self.seeds, row["values"], strict=True):
-                if abs(value) > 1:
-                    beyond.setdefault(seed, []).append(f"{row['measure']} ({row['procedure']})")
-        if beyond:
-            named = "; ".join(f"seed {seed}, {', '.join(beyond[seed])}" for seed in sorted(beyond))
-            said.append(f"RACU was beyond ±100 % and is clipped to it: {named}.")
-        return said
-
-    def _floored(self) -> list[int]:
-        """Seeds whose random curve is, up to chance, at its end at the first masked level."""
-        if self.metric == "cross_entropy":
-            return []
-        curves = self.values(BASELINE, self.procedures[0])
-        return [
-            seed
-            for seed, curve in zip(self.seeds, curves, strict=True)
-            if len(curve) > 2 and curve[1] <= curve[-1] + self._noise(curve[-1])
-        ]
-
-    def _leakage(self) -> list[str]:
-        """Curves that rise beyond chance: more masking, better performance."""
-        said = []
-        unit = " %" if self.manifest["protocol"]["strategy"] == "relative" else " tokens"
-        for measure, procedure in self._kinds:
-            values = self.values(measure, procedure)
-            rising = leaks(values).rising
-            if measure == BASELINE or not rising:
-                continue
-            mean = values.mean(0)
-            stop = max(rising, key=lambda place: mean[place] - mean[:place].min())
-            start = int(mean[:stop].argmin())
-            said.append(
-                f"{measure} ({procedure}): performance rises by "
-                f"{rise(self.metric, mean[stop] - mean[start])} from {self.levels[start]} to "
-                f"{self.levels[stop]}{unit} masked, so what is masked may give the class away."
-            )
-        return said
-
-    def _recoveries(self) -> list[str]:
-        """Single seeds that fall to guessing and know more again when more is masked."""
-        if not self.is_relative or self.is_unlearned or self.metric == "cross_entropy":
-            return []
-        cases = []
-        for measure, procedure in self._kinds:
-            values = self.values(measure, procedure)
-            for seed, *ends in recoveries(values, self._tested):
-                low, high = (
-                    f"{score(self.metric, values[seed, place])} at {self.levels[place]} %"
-                    for place in ends
-                )
-                cases.append(f"{measure} ({procedure}), seed {self.seeds[seed]}: {low}, {high}")
-        if not cases:
-            return []
-        more = f"; and {len(cases) - 4:,} more" if len(cases) > 4 else ""
-        told = Counter(row["measure"] for row in self.one_class())
-        counted = ", ".join(f"{measure} {count:,}" for measure, count in told.items())
-        other = f" Trainings on masked texts that answer one class only: {counted}."
-        return [
-            "Performance falls to guessing and is higher again with more masked, which lost tokens "
-            "cannot do: a training failed there or the masks give the class away, and RACU takes "
-            f"the fall for tokens that mattered ({'; '.join(cases[:4])}{more})."
-            f"{other if told else ''}"
-        ]
-
-    def _truncated(self) -> list[str]:
-        count = sum(self.manifest["data"]["truncated"].values())
-        if not count:
-            return []
-        total = sum(self.manifest["data"]["sizes"].values())
-        return [f"{count:,} of {total:,} texts are longer than the model reads and were cut."]
+        return 2 * float(np.sqrt(inside * (1 - inside) / max(self.tested, 1)))
 
 
 def load_roar(folder: str | Path) -> RoarResult:
@@ -641,12 +498,3 @@ def _hours(minutes: float) -> str:
     """
     hours, rest = divmod(round(minutes), 60)
     return f"{hours:02d}:{rest:02d}"
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    """Seeds after the word for them.
-
-    >>> "seed" + _listed([1, 2])
-    'seeds 1, 2'
-    """
-    return f"{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
