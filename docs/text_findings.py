@@ -11,11 +11,11 @@ text_leakage.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 
 from filling import Row, Summaries, listed, number, percent, table
 from text_curves import top_twenty
-from text_leakage import class_leakage
+from text_leakage import class_leakage, one_class_words
 from text_numbers import (
     above,
     below,
@@ -40,7 +40,6 @@ from text_runs import (
     is_dense,
     level_span,
     named,
-    one_class_words,
     racu_over,
     racu_row_over,
     ranked,
@@ -309,21 +308,20 @@ def worth_its_cost(have: Summaries) -> Finding:
     if not own:
         lack = "No run here has all three gradient measures with enough seeds."
         return Finding(claim, UNTOLD, lack)
-    gaps = {run.short: [run.between(name, DEAR) for name in CHEAP] for run in own}
-    all_ = len(CHEAP) * len(own)
-    behind = {
-        where: [name for name, gap in zip(CHEAP, found, strict=True) if below(gap, 0.0, all_)]
-        for where, found in gaps.items()
-        if any(below(gap, 0.0, all_) for gap in found)
-    }
-    ahead = [name for name, found in gaps.items() if all(above(gap, 0.0, all_) for gap in found)]
-    which = "; ".join(f"{named(names)} on {where}" for where, names in behind.items())
+    gaps = {(run.short, name): run.between(name, DEAR) for run in own for name in CHEAP}
+    total = len(gaps)
+    behind = [case for case, gap in gaps.items() if below(gap, comparisons=total)]
+    ahead = [
+        run for run in own if all(above(gaps[run.short, name], comparisons=total) for name in CHEAP)
+    ]
+    many = len({where for where, _ in behind})
+    which = ", ".join(f"{WORDS[name]} on {where}" for where, name in behind)
     verdict = AGREES if behind else NOT if len(ahead) == len(own) else PART
     said = [
-        f"Gradient or input × gradient is surely ahead of it in {len(behind)} of {len(own)} runs"
+        f"Gradient or input × gradient is surely ahead of it in {many} of {len(own)} runs"
         f"{f' ({which})' if which else ''}, it is surely ahead of both in {len(ahead)} (5 % shared "
-        f"by all {all_} comparisons).",
-        loose_words(own, all_),
+        f"by all {total} comparisons).",
+        loose_words(own, total),
         *(one_class_words(run) for run in own),
         "The paper's own evidence is bAbI-2, bAbI-3 and SNLI with BiLSTM-attention, bAbI-2 and "
         "bAbI-3 with RoBERTa; not bAbI-1, not SST. What it concludes is about cost: integrated "
@@ -354,19 +352,20 @@ def theirs_between(run: Run, cheap: str) -> float:
 
 
 def loose_words(own: Sequence[Run], comparisons: int) -> str:
-    """Differences that BCa's interval or Student's alone would call sure."""
+    """Differences that are sure alone, or by BCa's interval alone, but not among all."""
     said = []
-    for run in own:
-        for name in CHEAP:
-            gap = run.between(name, DEAR)
-            if gap is None or above(gap, 0.0, comparisons) or below(gap, 0.0, comparisons):
-                continue
-            if not (above(gap) or below(gap) or is_loose(gap)):
-                continue
+    for run, name in product(own, CHEAP):
+        gap = run.between(name, DEAR)
+        is_sure_alone = above(gap) or below(gap)
+        if (
+            gap is None
+            or above(gap, comparisons=comparisons)
+            or below(gap, comparisons=comparisons)
+        ):
+            continue
+        if is_sure_alone or is_loose(gap):
+            by = "at 95 % for this one alone" if is_sure_alone else "BCa's interval alone"
             sign = "below" if gap["mean"] < 0 else "above"
-            by = (
-                "at 95 % for this one alone" if above(gap) or below(gap) else "BCa's interval alone"
-            )
             said.append(f"{sign} {WORDS[name]} on {run.short} ({by})")
     return f"Not so surely it is {listed(said)}." if said else ""
 

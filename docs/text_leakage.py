@@ -7,6 +7,7 @@ that see nothing but masks (roar_babi1_leakage.json, studies/roar_leakage.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from filling import Row, Summaries, listed, number
@@ -22,11 +23,17 @@ from text_runs import (
     Finding,
     Run,
     named,
+    racu_of,
     runs,
 )
 
+if TYPE_CHECKING:
+    from faithscope.retrain.leakage import Recovery
+
 SEEDS_FOR_RISES = 5
 """Fewer cannot show a rise among all pairs of levels."""
+HANGS = 0.02
+"""RACU: a larger change is said."""
 SEEN = (
     "The paper sees it by Recursive ROAR on bAbI with BiLSTM-attention, and most on bAbI-3 with "
     "RoBERTa."
@@ -154,37 +161,85 @@ def rise_words(case: Case) -> str:
     )
 
 
-# Single seeds
+# Single seeds that fall to guessing and rise by more than the test texts explain
+
+
+def recovered(case: Case) -> tuple[Recovery, ...]:
+    """Seeds of a curve that do so."""
+    from faithscope.retrain.leakage import recoveries
+
+    return recoveries(curve_of(case), case[0].study["data"]["sizes"]["test"])
 
 
 def recovery_words(have: Summaries) -> str:
-    """Seeds that fall to guessing and then rise by more than the test texts explain."""
-    from faithscope.retrain.leakage import recoveries
-
-    found, curves, random = [], 0, 0
-    for run in (run for run in runs(have) if run.is_learnt):
-        tested = run.study["data"]["sizes"]["test"]
-        random += len(recoveries(run.values("random"), tested))
-        for procedure in run.procedures:
-            for name in run.measures:
-                values = run.values(name, procedure)
-                curves += len(values)
-                for one in recoveries(values, tested):
-                    ends = values[one.seed, one.low], values[one.seed, one.high]
-                    found.append((float(ends[1] - ends[0]), run, name, one, ends))
+    """How many curves of one seed do so, and which furthest."""
+    learnt = [run for run in runs(have) if run.is_learnt]
+    cases = [(run, how, name) for run in learnt for how in run.procedures for name in run.measures]
+    found = [(case, one) for case in cases for one in recovered(case)]
     if not found:
         return ""
-    where = listed(list(dict.fromkeys(run.short for _, run, *_ in found)))
-    _, run, name, one, ends = max(found, key=lambda case: case[0])
-    low, high = (number(100 * float(end), 1) for end in ends)
+    curves = sum(len(run.seeds) for run, *_ in cases)
+    random = sum(len(recovered((run, "recursive", "random"))) for run in learnt)
+    where = listed(list(dict.fromkeys(case[0].short for case, _ in found)))
+
+    def ends(case: Case, one: Recovery) -> Array:
+        return curve_of(case)[one.seed, [one.low, one.high]]
+
+    case, one = max(found, key=lambda pair: float(np.diff(ends(*pair))[0]))
+    low, high = (number(100 * float(end), 1) for end in ends(case, one))
+    run, _, name = case
     return (
         f"Single seeds show more: of {curves} curves of one seed {len(found)} (on {where}) fall to "
         "guessing and rise again by more than four standard errors of the test texts (of random "
-        f"masking's {random or 'none'}), furthest "
-        f"{WORDS[name]} on {run.short}, from {low} % at {run.levels[one.low]} % masked to {high} % "
-        f"at {run.levels[one.high]} %. There a training failed or the masks give the class away; "
-        "the curves cannot say which."
+        f"masking's {random or 'none'}), furthest {WORDS[name]} on {run.short}, from {low} % at "
+        f"{run.levels[one.low]} % masked to {high} % at {run.levels[one.high]} %. There a training "
+        "failed or the masks give the class away; the curves cannot say which."
     )
+
+
+# Models that answer one class
+
+
+def one_class_points(run: Run, measure: str) -> dict[int, list[int]]:
+    """By seed the levels at which a model's only answer is one class, by Recursive ROAR."""
+    found: dict[int, list[int]] = {}
+    for row in run.rows("one_class"):
+        if row["measure"] == measure and row["procedure"] == "recursive":
+            found.setdefault(row["seed"], []).append(row["k"])
+    return found
+
+
+def mended_racu(run: Run, measure: str) -> Row:
+    """RACU with such points on the line between their neighbours."""
+    curve, out = run.values(measure), one_class_points(run, measure)
+    for own, seed in zip(curve, run.seeds, strict=True):
+        keep = [i for i, k in enumerate(run.levels) if k not in out.get(seed, [])]
+        own[:] = np.interp(run.levels, np.array(run.levels)[keep], own[keep])
+    return with_interval(racu_of(run, curve, run.levels))
+
+
+def hangs_on_one_class(run: Run, measure: str) -> bool:
+    """Whether RACU is another without such points, though some seed recovers with more masked."""
+    own = run.racu(measure)
+    if own is None or not one_class_points(run, measure):
+        return False
+    moves = abs(mended_racu(run, measure)["mean"] - own["mean"]) > HANGS
+    return moves and bool(recovered((run, "recursive", measure)))
+
+
+def one_class_words(run: Run) -> str:
+    """What RACU is without models that answer one class only, where it hangs on them."""
+    trainings = len(run.seeds) * (len(run.levels) - 2)
+    said = [
+        f"On {run.short} {sum(map(len, one_class_points(run, name).values()))} of {trainings} "
+        f"models of texts masked by {WORDS[name]} answer one class only, and with more masked some "
+        "recover: trainings failed, or masks tell the class. With these points on the line between "
+        f"their neighbours its RACU is {shown(mended_racu(run, name))}, not "
+        f"{shown(run.racu(name))}."
+        for name in run.measures
+        if hangs_on_one_class(run, name)
+    ]
+    return " ".join(said)
 
 
 # Masks alone

@@ -89,7 +89,7 @@ def student(values: Sequence[float] | Array, comparisons: int = 1) -> Row:
     return {**dict(zip(ENDS, ends, strict=True)), "values": known}
 
 
-def above(row: Row | None, limit: float = 0.0, comparisons: int = 1) -> bool:
+def above(row: Row | None, limit: float = 0.0, *, comparisons: int = 1) -> bool:
     """Whether a number is surely above a limit: BCa's interval and Student's.
 
     Student's 5 % are shared by all comparisons. A row without its seeds has one interval only; one
@@ -102,10 +102,10 @@ def above(row: Row | None, limit: float = 0.0, comparisons: int = 1) -> bool:
     return bool(min(lows) > limit)
 
 
-def below(row: Row | None, limit: float = 0.0, comparisons: int = 1) -> bool:
+def below(row: Row | None, limit: float = 0.0, *, comparisons: int = 1) -> bool:
     """Whether a number is surely below a limit."""
     has_interval = row is not None and row["ci_low"] is not None
-    return has_interval and above(turned(row), -limit, comparisons)
+    return has_interval and above(turned(row), -limit, comparisons=comparisons)
 
 
 def is_loose(row: Row) -> bool:

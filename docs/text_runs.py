@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from filling import ROOT, Row, Study, Summaries, listed, rows_of
-from text_numbers import ENDS, Array, above, count, fewest, shown, turned, with_interval
+from text_numbers import ENDS, Array, above, count, fewest, turned, with_interval
 
 MEASURES = {
     "attention": "attention",
@@ -37,8 +37,6 @@ ELEVEN = tuple(range(0, 101, 10))
 """Levels of the paper's Table 2."""
 WIDEST = 20
 """Points between two levels, at most, for a RACU that can stand beside Table 2."""
-HANGS = 0.02
-"""RACU: a larger change is said."""
 TOKENS = 10
 """Tokens that the paper masks one by one."""
 
@@ -336,64 +334,19 @@ def published_racu(run: Run, measure: str) -> Row | None:
 
 def racu_over(run: Run, measure: str, levels: Sequence[int]) -> list[float]:
     """RACU by seed over some of a run's levels, by Recursive ROAR, clipped as in Table 2."""
+    return racu_of(run, run.values(measure), levels)
+
+
+def racu_of(run: Run, curve: Array, levels: Sequence[int]) -> list[float]:
+    """The same for curves [seeds, levels] in a measure's place."""
     import torch
 
     from faithscope.metrics.racu import racu
 
     places = [run.levels.index(k) for k in levels]
-    curve, random = (torch.as_tensor(run.values(name)[:, places]) for name in (measure, "random"))
+    own, random = (torch.as_tensor(part[:, places]) for part in (curve, run.values("random")))
     ratios = torch.tensor(levels, dtype=torch.float64) / 100
-    return [float(value) for value in racu(curve, random, ratios)]
-
-
-def one_class_points(run: Run, measure: str) -> dict[int, list[int]]:
-    """By seed the levels at which a model's only answer is one class, by Recursive ROAR."""
-    found: dict[int, list[int]] = {}
-    for row in run.rows("one_class"):
-        if _is(row, measure, "recursive"):
-            found.setdefault(row["seed"], []).append(row["k"])
-    return found
-
-
-def mended_racu(run: Run, measure: str) -> Row:
-    """RACU with such points on the line between their neighbours."""
-    import torch
-
-    from faithscope.metrics.racu import racu
-
-    curve, out = run.values(measure), one_class_points(run, measure)
-    for own, seed in zip(curve, run.seeds, strict=True):
-        keep = [i for i, k in enumerate(run.levels) if k not in out.get(seed, [])]
-        own[:] = np.interp(run.levels, np.array(run.levels)[keep], own[keep])
-    ratios = torch.tensor(run.levels, dtype=torch.float64) / 100
-    values = racu(torch.as_tensor(curve), torch.as_tensor(run.values("random")), ratios)
-    return with_interval(values.tolist())
-
-
-def hangs_on_one_class(run: Run, measure: str) -> bool:
-    """Whether RACU is another without such points, though some seed recovers with more masked."""
-    from faithscope.retrain.leakage import recoveries
-
-    own = run.racu(measure)
-    if own is None or not one_class_points(run, measure):
-        return False
-    again = recoveries(run.values(measure), run.study["data"]["sizes"]["test"])
-    return bool(again) and abs(mended_racu(run, measure)["mean"] - own["mean"]) > HANGS
-
-
-def one_class_words(run: Run) -> str:
-    """What RACU is without models that answer one class only, where it hangs on them."""
-    trainings = len(run.seeds) * (len(run.levels) - 2)
-    said = [
-        f"On {run.short} {sum(map(len, one_class_points(run, name).values()))} of {trainings} "
-        f"models of texts masked by {WORDS[name]} answer one class only, and with more masked some "
-        "recover: trainings failed, or masks tell the class. With these points on the line between "
-        f"their neighbours its RACU is {shown(mended_racu(run, name))}, not "
-        f"{shown(run.racu(name))}."
-        for name in run.measures
-        if hangs_on_one_class(run, name)
-    ]
-    return " ".join(said)
+    return [float(value) for value in racu(own, random, ratios)]
 
 
 def racu_row_over(run: Run, measure: str, levels: Sequence[int]) -> Row:

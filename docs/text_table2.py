@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 from filling import Row, Summaries, listed, number, table
+from text_leakage import hangs_on_one_class, one_class_words
 from text_numbers import above, agrees, fewest, overlap, shown
 from text_runs import (
     MODELS,
     MUTUAL,
     WORDS,
     Run,
-    hangs_on_one_class,
     level_span,
     moved,
-    one_class_words,
     published_racu,
     ranked,
     runs,

@@ -16,11 +16,12 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from roar_seeds import trained
 
 import faithscope as fs
 from faithscope.data.text import TokenData
@@ -55,17 +56,6 @@ def job_files(
     is_shared = measure == CONTROL or level == run.levels[1]
     name = f"{measure}-{'roar' if is_shared else procedure}-k{level:03d}"
     return [folder / "jobs" / f"{name}-s{seed}.safetensors" for seed in run.seeds]
-
-
-def trained(learner: Any, data: Sequence[TokenData], seeds: Sequence[int]) -> list[float]:
-    """The test score of every seed's model, in the data's own metric."""
-    training = learner.begin(data, seeds)
-    while not training.is_done:
-        training.run_epoch()
-        if training.epoch % 10 == 0:
-            mean = sum(training.validation[-1]) / len(seeds)
-            print(f"  epoch {training.epoch}: validation {mean:.3f} in the mean", flush=True)
-    return [done.scores[data[0].metric] for done in training.finish()]
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
@@ -122,8 +112,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     start = time.perf_counter()
     for measure, own in masks.items():
         parts = [only_masks(data, one) for one in own]
-        found["scores"][measure] = trained(learner, parts, run.seeds)
-        print(f"{measure}: {found['scores'][measure]}", flush=True)
+        print(f"{measure}, one of {len(masks)}:", flush=True)
+        done = trained(learner, parts, run.seeds)
+        found["scores"][measure] = [model.scores[data.metric] for model in done]
         on_gpu = learner.device.startswith("cuda")
         found["machine"] = torch.cuda.get_device_name() if on_gpu else "CPU"
         found["seconds"] = round(time.perf_counter() - start, 1)

@@ -12,6 +12,7 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ import torch
 from faithscope.data.text import TokenData
 from faithscope.data.text_sources import load_text
 from faithscope.retrain.bilstm import BiLSTMLearner
+from faithscope.retrain.learner import Trained
 
 
 def all_masked(data: TokenData) -> TokenData:
@@ -31,14 +33,24 @@ def all_masked(data: TokenData) -> TokenData:
 
 def ends(learner: BiLSTMLearner, data: TokenData, seeds: int) -> tuple[list[float], list[float]]:
     """Test accuracy and best validation accuracy of every seed."""
-    training = learner.begin([data] * seeds, list(range(seeds)))
+    done = trained(learner, [data] * seeds, range(seeds))
+    return [t.scores["accuracy"] for t in done], [max(t.validation) for t in done]
+
+
+def trained(
+    learner: BiLSTMLearner, data: Sequence[TokenData], seeds: Sequence[int]
+) -> list[Trained]:
+    """Train a model for each data set and seed as one pack, telling how far it is."""
+    training = learner.begin(data, seeds)
+    start, epochs = time.perf_counter(), learner.recipe.epochs
     while not training.is_done:
         training.run_epoch()
-        if training.epoch % 10 == 0:
-            mean = sum(training.validation[-1]) / seeds
-            print(f"epoch {training.epoch}: validation {mean:.3f} in the mean", flush=True)
-    done = training.finish()
-    return [t.scores["accuracy"] for t in done], [max(t.validation) for t in done]
+        if training.epoch % 10 == 0 or training.epoch == 1:
+            mean = sum(training.validation[-1]) / len(seeds)
+            left = (time.perf_counter() - start) * (epochs / training.epoch - 1)
+            where = f"epoch {training.epoch} of {epochs}, {left:.0f} s left"
+            print(f"  {where}: validation {mean:.3f} in the mean", flush=True)
+    return training.finish()
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ import text_leakage  # noqa: E402
 import text_numbers  # noqa: E402
 import text_runs  # noqa: E402
 
-from text_pages import GRADIENTS, summary  # noqa: E402
+from text_pages import GRADIENTS, rewritten, summary  # noqa: E402
 
 
 def judged(folder: Path, rule: Any) -> str:
@@ -92,9 +92,9 @@ def test_several_comparisons_share_the_five_percent():
     row = text_numbers.with_interval(values)
     for comparisons in (1, 2, 8, 64):
         low = ttest_1samp(values, 0).confidence_interval(1 - 0.05 / comparisons).low
-        assert text_numbers.above(row, 0.0, comparisons) == (low > 0)
-        assert text_numbers.below(text_numbers.turned(row), 0.0, comparisons) == (low > 0)
-    assert text_numbers.above(row, 0.0, 1) and not text_numbers.above(row, 0.0, 64)
+        assert text_numbers.above(row, comparisons=comparisons) == (low > 0)
+        assert text_numbers.below(text_numbers.turned(row), comparisons=comparisons) == (low > 0)
+    assert text_numbers.above(row, comparisons=1) and not text_numbers.above(row, comparisons=64)
 
 
 def test_what_only_one_interval_says_is_not_called_sure(tmp_path, monkeypatch):
@@ -105,29 +105,24 @@ def test_what_only_one_interval_says_is_not_called_sure(tmp_path, monkeypatch):
     said = text_findings.loose_words([run], 8)
     by = "at 95 % for this one alone" if text_numbers.below(gap) else "BCa's interval alone"
     assert f"below gradient on bAbI-1 ({by})" in said
-    assert not text_numbers.below(gap, 0.0, 8)
+    assert not text_numbers.below(gap, comparisons=8)
 
 
 def test_racu_without_models_that_answer_one_class(tmp_path):
     summary(tmp_path, "roar_babi1", measures=("gradient", "random"), noise=0.001, seeds=3)
-    file = tmp_path / "roar_babi1.json"
-    study = json.loads(file.read_text())
-    columns = study["values"]["columns"]
-    for row in study["values"]["rows"]:
-        if row[:2] == ["gradient", "recursive"]:
-            at = dict(zip(columns[3:], row[3:], strict=True))
-            if row[2] == 1:
-                at["40"], at["50"] = 0.15, 0.15
-            row[3:] = at.values()
-    study["one_class"] = {"columns": ["measure", "procedure", "seed", "k"], "rows": []}
-    file.write_text(json.dumps(study))
+    with rewritten(tmp_path, "roar_babi1") as study:
+        columns = study["values"]["columns"]
+        for row in study["values"]["rows"]:
+            if row[:3] == ["gradient", "recursive", 1]:
+                row[columns.index("40")] = row[columns.index("50")] = 0.15
+        study["one_class"] = {"columns": ["measure", "procedure", "seed", "k"], "rows": []}
     (run,) = text_runs.runs(page.Summaries(tmp_path))
-    assert text_runs.one_class_words(run) == ""  # they answer something
-    study["one_class"]["rows"] = [["gradient", "recursive", 1, k] for k in (40, 50)]
-    study["racu"]["rows"] = [[*row[:2], 0.9, *row[3:]] for row in study["racu"]["rows"]]
-    file.write_text(json.dumps(study))
+    assert text_leakage.one_class_words(run) == ""  # they answer something
+    with rewritten(tmp_path, "roar_babi1") as study:
+        study["one_class"]["rows"] = [["gradient", "recursive", 1, k] for k in (40, 50)]
+        study["racu"]["rows"] = [[*row[:2], 0.9, *row[3:]] for row in study["racu"]["rows"]]
     (run,) = text_runs.runs(page.Summaries(tmp_path))
-    said = text_runs.one_class_words(run)
+    said = text_leakage.one_class_words(run)
     assert said.startswith("On bAbI-1 2 of 27 models of texts masked by gradient answer one class")
     curve = run.values("gradient")[1]
     line = [curve[3] + (curve[6] - curve[3]) * step / 3 for step in (1, 2)]
@@ -136,30 +131,28 @@ def test_racu_without_models_that_answer_one_class(tmp_path):
         torch.tensor(run.values("random")[1]),
         torch.arange(11) / 10,
     )
-    assert text_runs.mended_racu(run, "gradient")["values"][1] == pytest.approx(float(mended))
+    assert text_leakage.mended_racu(run, "gradient")["values"][1] == pytest.approx(float(mended))
 
 
 def test_the_top_twenty_percent(tmp_path):
     rule = text_findings.top_twenty
     summary(tmp_path, "roar_babi1", noise=0.001)
     assert judged(tmp_path, rule) == "agrees"
-    file = tmp_path / "roar_babi1.json"
-    study = json.loads(file.read_text())
-    for row in study["values"]["rows"]:  # all curves the random one's, turned round: a late drop
-        row[3:] = [1.15 - 0.15 - 0.85 * (k / 100) ** 3 for k in range(0, 101, 10)]
-    file.write_text(json.dumps(study))
+    with rewritten(tmp_path, "roar_babi1") as study:
+        for row in study["values"][
+            "rows"
+        ]:  # all curves the random one's, turned round: a late drop
+            row[3:] = [1.15 - 0.15 - 0.85 * (k / 100) ** 3 for k in range(0, 101, 10)]
     assert judged(tmp_path, rule) == "disagrees"
 
 
 def test_the_step_to_all_masked_is_no_measures(tmp_path):
     """A curve that falls fastest at the very end, but leaves random's at the beginning."""
     summary(tmp_path, "roar_babi1", measures=("attention", "random"), noise=0.001)
-    file = tmp_path / "roar_babi1.json"
-    study = json.loads(file.read_text())
-    for row in study["values"]["rows"]:
-        gap = 0.1 if row[0] == "attention" else 0.0
-        row[3:] = [0.9, *([0.88 - gap + 0.001 * row[2]] * 9), 0.2]
-    file.write_text(json.dumps(study))
+    with rewritten(tmp_path, "roar_babi1") as study:
+        for row in study["values"]["rows"]:
+            gap = 0.1 if row[0] == "attention" else 0.0
+            row[3:] = [0.9, *([0.88 - gap + 0.001 * row[2]] * 9), 0.2]
     (run,) = text_runs.runs(page.Summaries(tmp_path))
     assert text_curves.steepest(run, "attention") == 100
     assert text_curves.steepest(run, "attention", last=False) == 10
@@ -171,18 +164,16 @@ def test_class_leakage(tmp_path):
     rule = text_findings.class_leakage
     summary(tmp_path, "roar_babi1", noise=0.001)
     assert judged(tmp_path, rule) == "not told"
-    file = tmp_path / "roar_babi1.json"
-    study = json.loads(file.read_text())
-    columns = study["values"]["columns"]
-    for row in study["values"]["rows"]:
-        if row[columns.index("procedure")] == "recursive" and row[0] == "attention":
-            row[columns.index("80")] = row[columns.index("60")] + 0.2 + 0.001 * row[2]
-    file.write_text(json.dumps(study))
+    with rewritten(tmp_path, "roar_babi1") as study:
+        columns = study["values"]["columns"]
+        for row in study["values"]["rows"]:
+            if row[columns.index("procedure")] == "recursive" and row[0] == "attention":
+                row[columns.index("80")] = row[columns.index("60")] + 0.2 + 0.001 * row[2]
     assert judged(tmp_path, rule) == "agrees in part"  # one of eight may be chance
-    for row in study["values"]["rows"]:
-        if row[columns.index("procedure")] == "recursive":
-            row[columns.index("80")] = row[columns.index("60")] + 0.2 + 0.001 * row[2]
-    file.write_text(json.dumps(study))
+    with rewritten(tmp_path, "roar_babi1") as study:
+        for row in study["values"]["rows"]:
+            if row[columns.index("procedure")] == "recursive":
+                row[columns.index("80")] = row[columns.index("60")] + 0.2 + 0.001 * row[2]
     found = rule(page.Summaries(tmp_path))
     assert found.verdict == "agrees"
     assert "to 80 %" in found.numbers
@@ -209,12 +200,10 @@ def test_masks_alone_may_tell_the_class(tmp_path):
 def test_single_seeds_that_recover_are_told(tmp_path):
     summary(tmp_path, "roar_babi1", measures=("attention", "random"), noise=0.001)
     assert "Single seeds" not in text_findings.class_leakage(page.Summaries(tmp_path)).said
-    file = tmp_path / "roar_babi1.json"
-    study = json.loads(file.read_text())
-    for row in study["values"]["rows"]:
-        if row[:3] == ["attention", "recursive", 2]:
-            row[3:] = [0.9, 0.2, 0.7, *[0.5] * 7, 0.2]
-    file.write_text(json.dumps(study))
+    with rewritten(tmp_path, "roar_babi1") as study:
+        for row in study["values"]["rows"]:
+            if row[:3] == ["attention", "recursive", 2]:
+                row[3:] = [0.9, 0.2, 0.7, *[0.5] * 7, 0.2]
     said = text_findings.class_leakage(page.Summaries(tmp_path)).said
     assert "of 10 curves of one seed 1 (on bAbI-1) fall to guessing" in said
     assert "from 20.0 % at 10 % masked to 70.0 % at 20 %" in said
@@ -222,9 +211,8 @@ def test_single_seeds_that_recover_are_told(tmp_path):
 
 def test_models_that_learnt_nothing_give_no_verdict(tmp_path):
     summary(tmp_path, "roar_babi1")
-    file = tmp_path / "roar_babi1.json"
-    study = {**json.loads(file.read_text()), "learnt": False}
-    file.write_text(json.dumps(study))
+    with rewritten(tmp_path, "roar_babi1") as study:
+        study["learnt"] = False
     have = page.Summaries(tmp_path)
     assert {finding.verdict for finding in text_findings.findings(have)} == {"not told"}
     assert "learnt nothing: bAbI-1" in text_findings.text_findings(have)
@@ -265,16 +253,14 @@ def test_the_looser_rule_is_told_where_it_says_something_else(tmp_path):
     summary(tmp_path, "roar_babi1")
     have = page.Summaries(tmp_path)
     assert "alone: the same six verdicts." in text_findings.text_findings(have)
-    file = tmp_path / "roar_babi1.json"
-    study = json.loads(file.read_text())
-    found = {"difference": 0.15, "ci_low": 0.02, "ci_high": 0.3}
-    columns = study["measures"]["columns"]
-    for row in study["measures"]["rows"]:  # gradient ahead of attention by one seed's doing
-        if row[:3] == ["recursive", "attention", "gradient"]:
-            row[3:] = [found[key] for key in columns[3:]]
-    for row in study["racu_by_seed"]["rows"]:
-        if row[:2] == ["gradient", "recursive"]:
-            row[3] = 0.6 + (0.8 if row[2] == 0 else 0.02)
-    file.write_text(json.dumps(study))
+    with rewritten(tmp_path, "roar_babi1") as study:
+        found = {"difference": 0.15, "ci_low": 0.02, "ci_high": 0.3}
+        columns = study["measures"]["columns"]
+        for row in study["measures"]["rows"]:  # gradient ahead of attention by one seed's doing
+            if row[:3] == ["recursive", "attention", "gradient"]:
+                row[3:] = [found[key] for key in columns[3:]]
+        for row in study["racu_by_seed"]["rows"]:
+            if row[:2] == ["gradient", "recursive"]:
+                row[3] = 0.6 + (0.8 if row[2] == 0 else 0.02)
     said = text_findings.text_findings(page.Summaries(tmp_path))
     assert "alone: finding 3 *agrees in part* instead of *agrees*" in said

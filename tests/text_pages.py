@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,15 @@ def summary(folder: Path, name: str, **options: Any) -> None:
     made.save(run)
     (run / "command.txt").write_text(f"faithscope run studies/{name}.yaml --yes\n# 3 s\n")
     (folder / f"{name}.json").write_text(summarise.written(summarise_roar.summarise(run)))
+
+
+@contextmanager
+def rewritten(folder: Path, name: str) -> Iterator[dict[str, Any]]:
+    """A summary, to be changed and written again."""
+    file = folder / f"{name}.json"
+    study = json.loads(file.read_text())
+    yield study
+    file.write_text(json.dumps(study))
 
 
 def all_runs(folder: Path) -> Path:
