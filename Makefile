@@ -38,6 +38,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 bench: setup
 	$(BIN)/python benchmarks/overhead.py

@@ -30,8 +30,8 @@ from faithscope.data.text import TokenData, Tokens
 from faithscope.data.text_sources import load_text
 from faithscope.data.vocabulary import CLS, EOS, MASK, PAD
 from faithscope.methods.text import measure
-from faithscope.retrain.bilstm import BiLSTMLearner, PackTraining, _Recorded
-from faithscope.retrain.learner import Weights
+from faithscope.probes.retrain.bilstm import BiLSTMLearner, PackTraining, _Recorded
+from faithscope.probes.retrain.learner import Weights
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import fields
 from pathlib import Path
 
-from faithscope.catalog import list_methods, options
+from faithscope.cli.catalog import list_methods, options
 from faithscope.methods import METHODS
 from faithscope.metrics import METRICS
 from faithscope.perturb import FILLS

@@ -91,7 +91,7 @@ LAST, ALL, LAST_GRADIENT, ALL_GRADIENT = VARIANTS
 BELOW_RANDOM = ("partial_lrp", "attcat", "transformer_attribution")
 """The methods which the paper sees below random attribution."""
 FLIPS = 9_999
-"""Of a permutation test, as faithscope.results.stats has it."""
+"""Of a permutation test, as faithscope.verdicts.statistics has it."""
 PIXELS = {"32/4": 32**2, "224/16": 224**2}
 
 PAPER: Mapping[str, Any] = {

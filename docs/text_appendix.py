@@ -38,7 +38,7 @@ from text_runs import (
 )
 from text_tables import every_run, sizes_words
 
-from faithscope.retrain.bilstm import SETTINGS
+from faithscope.probes.retrain.bilstm import SETTINGS
 
 # ROAR against Recursive ROAR
 

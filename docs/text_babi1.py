@@ -170,7 +170,7 @@ def many_masked(run: Run, have: Summaries) -> str:
     tests = seeds(have, "masked")
     if not tests:
         return "Five seeds cannot tell this from the paper's number by more than their intervals."
-    from faithscope.metrics.racu import seed_interval
+    from faithscope.verdicts.statistics import seed_interval
 
     mean = dict(zip(ENDS, seed_interval(tests), strict=True))
     value, _, high = run.theirs["masked"]

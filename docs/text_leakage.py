@@ -28,7 +28,7 @@ from text_runs import (
 )
 
 if TYPE_CHECKING:
-    from faithscope.retrain.leakage import Recovery
+    from faithscope.probes.retrain.leakage import Recovery
 
 SEEDS_FOR_RISES = 5
 """Fewer cannot show a rise among all pairs of levels."""
@@ -61,9 +61,9 @@ def class_leakage(have: Summaries) -> Finding:
         return Finding(claim, UNTOLD, "No run here has enough seeds.")
     from scipy.stats import binom
 
-    from faithscope.retrain.leakage import leaks
+    from faithscope.probes.retrain.leakage import leaks
 
-    rising = [case for case in cases if leaks(curve_of(case)).rising]
+    rising = [case for case in cases if leaks(curve_of(case))]
     by_chance = float(binom.sf(len(rising) - 1, len(cases), 0.05))
     in_part = PART if rising or telling(have) else UNTOLD
     verdict = AGREES if rising and by_chance <= 0.05 else in_part
@@ -148,11 +148,11 @@ def rise(curve: Array, ends: Sequence[int] = ()) -> tuple[int, int, float]:
 
 def rise_words(case: Case) -> str:
     """A rise beyond chance in words, with its interval over seeds."""
-    from faithscope.retrain.leakage import leaks
+    from faithscope.probes.retrain.leakage import leaks
 
     run, procedure, measure = case
     curve = curve_of(case)
-    start, stop, _ = rise(curve, leaks(curve).rising)
+    start, stop, _ = rise(curve, leaks(curve))
     gap = with_interval(curve[:, stop] - curve[:, start])
     unit = "%" if run.is_relative else "tokens"
     return (
@@ -166,7 +166,7 @@ def rise_words(case: Case) -> str:
 
 def recovered(case: Case) -> tuple[Recovery, ...]:
     """Seeds of a curve that do so."""
-    from faithscope.retrain.leakage import recoveries
+    from faithscope.probes.retrain.leakage import recoveries
 
     return recoveries(curve_of(case), case[0].study["data"]["sizes"]["test"])
 

@@ -20,14 +20,14 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 def fewest() -> int:
     """Seeds that an interval needs."""
-    from faithscope.metrics.racu import FEWEST_SEEDS
+    from faithscope.verdicts.statistics import FEWEST_SEEDS
 
     return FEWEST_SEEDS
 
 
 def with_interval(values: Sequence[float] | Array) -> Row:
     """A mean over seeds with its 95 % interval; fewer than three have none, but are kept."""
-    from faithscope.metrics.racu import told_interval
+    from faithscope.verdicts.statistics import told_interval
 
     known = [float(value) for value in values if np.isfinite(value)]
     if not known:
@@ -82,7 +82,7 @@ def student(values: Sequence[float] | Array, comparisons: int = 1) -> Row:
 
     The 5 % are shared by all comparisons.
     """
-    from faithscope.metrics.racu import student_interval
+    from faithscope.verdicts.statistics import student_interval
 
     known = [float(value) for value in values]
     ends = (None if np.isnan(end) else end for end in student_interval(known, comparisons))

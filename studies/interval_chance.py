@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 from summarise import written
 
-from faithscope.metrics.racu import seed_interval
+from faithscope.verdicts.statistics import seed_interval
 
 SEEDS = (3, 5)
 

@@ -28,7 +28,7 @@ from summarise import written
 from faithscope.data.text import TextData
 from faithscope.data.text_sources import describe, load_text
 from faithscope.errors import FaithscopeError
-from faithscope.retrain.learners import load_learner
+from faithscope.probes.retrain.learners import load_learner
 
 TRAIN_SHARE = 0.8
 KEPT = ("name", "metric", "sizes", "mean_length", "vocabulary", "majority", "truncated", "notes")

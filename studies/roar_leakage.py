@@ -28,10 +28,10 @@ from faithscope.data.text import TokenData
 from faithscope.data.text_sources import describe, load_text
 from faithscope.data.vocabulary import UNK
 from faithscope.errors import FaithscopeError
-from faithscope.retrain.learners import load_learner
-from faithscope.retrain.masking import Masks
-from faithscope.retrain.result import RoarResult
-from faithscope.retrain.store import read_model
+from faithscope.probes.retrain.learners import load_learner
+from faithscope.probes.retrain.masking import Masks
+from faithscope.probes.retrain.result import RoarResult
+from faithscope.probes.retrain.store import read_model
 
 CONTROL = "random"
 RECIPE = ("epochs", "batch_size", "learning_rate")

@@ -19,8 +19,8 @@ import torch
 
 from faithscope.data.text import TokenData
 from faithscope.data.text_sources import load_text
-from faithscope.retrain.bilstm import BiLSTMLearner
-from faithscope.retrain.learner import Trained
+from faithscope.probes.retrain.bilstm import BiLSTMLearner
+from faithscope.probes.retrain.learner import Trained
 
 
 def all_masked(data: TokenData) -> TokenData:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 import faithscope as fs
-from faithscope.results import sensitivity_rows
+from faithscope.verdicts.sensitivity import sensitivity_rows
 
 Row = dict[str, Any]
 

@@ -30,9 +30,9 @@ import faithscope as fs
 from faithscope.data.text_sources import fingerprint, load_text
 from faithscope.data.vocabulary import CLS, EOS, PAD, Vocabulary
 from faithscope.methods.words import word_information
-from faithscope.metrics.racu import told_interval
+from faithscope.probes.retrain.result import RoarResult
 from faithscope.report.roar_rows import at_level, sparsity_rows, time_rows
-from faithscope.retrain.result import RoarResult
+from faithscope.verdicts.statistics import told_interval
 
 ENDS = (0, 100)
 """Levels whose trainings are told one by one."""

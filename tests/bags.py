@@ -19,8 +19,8 @@ from faithscope.data.text import TextData, Texts, TokenData, Tokens
 from faithscope.data.vocabulary import Vocabulary
 from faithscope.errors import FaithscopeError
 from faithscope.methods.text import TokenMethod
-from faithscope.metrics.classification import classification_scores, selection_score
-from faithscope.retrain.learner import Recipe, Trained, Weights
+from faithscope.probes.retrain.classification import classification_scores, selection_score
+from faithscope.probes.retrain.learner import Recipe, Trained, Weights
 
 MEASURES = ["gradient", "input_x_gradient", "mutual_information"]
 """What the tests ask for; random comes by itself."""

@@ -12,8 +12,8 @@ from faithscope.data.text import TokenData, Tokens
 from faithscope.data.vocabulary import CLS, EOS, MASK, PAD, SPECIALS
 from faithscope.models import bilstm
 from faithscope.models.bilstm import Parameters, Shape
-from faithscope.retrain.bilstm import BiLSTMLearner, PackTraining, Setting
-from faithscope.retrain.learner import Recipe
+from faithscope.probes.retrain.bilstm import BiLSTMLearner, PackTraining, Setting
+from faithscope.probes.retrain.learner import Recipe
 
 CLASSES = 3
 

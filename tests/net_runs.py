@@ -326,7 +326,7 @@ IN_FLOAT32 = ("study", "tolerance", "babi")
 
 def join_runs(parts: list[Path], out: Path) -> Path:
     """Pack runs and unpack them as one."""
-    from faithscope.retrain.parcel import pack_run, unpack_run
+    from faithscope.probes.retrain.parcel import pack_run, unpack_run
 
     parcels = []
     for part in parts:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from faithscope.metrics.classification import CLASSIFICATION_METRICS
-from faithscope.results.result import FORMAT
-from faithscope.retrain.result import ROAR_SCHEMAS, RoarResult
+from faithscope.probes.retrain.classification import CLASSIFICATION_METRICS
+from faithscope.probes.retrain.result import ROAR_SCHEMAS, RoarResult
+from faithscope.result import FORMAT
 
 STRENGTHS = {
     "attention": 0.6,

@@ -12,11 +12,12 @@ from bilstm_tasks import benchmark, classify, pack, rows_of, split
 from conftest import FIXTURES, randn
 from faithscope.data.text import Tokens, WordVectors
 from faithscope.data.vocabulary import MASK
+from faithscope.methods.bilstm import Texts, bilstm_evidence
 from faithscope.methods.text import measure
 from faithscope.models import bilstm
 from faithscope.models.bilstm import Shape
 from faithscope.models.recurrence import GATES
-from faithscope.retrain.bilstm import SETTINGS, BiLSTMLearner, Texts, evidence
+from faithscope.probes.retrain.bilstm import SETTINGS, BiLSTMLearner
 
 SINGLE = Shape(20, 7, 5, 3, is_paired=False)
 PAIRED = Shape(20, 7, 5, 3, is_paired=True)
@@ -36,7 +37,7 @@ def scores(p, tokens, rule, budget=BUDGET):
     models = len(p["decoder.bias"])
     batch = Texts.of([tokens] * models, "cpu").at(torch.arange(len(tokens)))
     path = rule.path() if "path_gradient" in rule.needs else [(1.0, 1.0)]
-    return torch.stack([rule(part) for part in evidence(p, batch, rule.needs, path, budget)])
+    return torch.stack([rule(part) for part in bilstm_evidence(p, batch, rule.needs, path, budget)])
 
 
 # How many numbers a model learns

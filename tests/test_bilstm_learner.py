@@ -8,14 +8,14 @@ import torch
 from safetensors.torch import load, save
 from torch.nn import functional
 
-import faithscope.retrain.bilstm as module
+import faithscope.probes.retrain.bilstm as module
 from bilstm_tasks import benchmark, masked, rows_of, small_learner, split, task, train
 from faithscope.data.text import WordVectors
 from faithscope.data.text_sources import load_text
 from faithscope.methods.text import measure
-from faithscope.metrics.classification import classification_scores
-from faithscope.retrain.bilstm import BiLSTMLearner
-from faithscope.retrain.learner import Recipe
+from faithscope.probes.retrain.bilstm import BiLSTMLearner
+from faithscope.probes.retrain.classification import classification_scores
+from faithscope.probes.retrain.learner import Recipe
 
 KINDS = pytest.mark.parametrize("paired", [False, True], ids=["single", "paired"])
 MEASURES = ("attention", "gradient", "input_x_gradient", "integrated_gradients")

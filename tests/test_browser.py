@@ -30,11 +30,11 @@ from scipy.stats import spearmanr
 import faithscope as fs
 from conftest import randn, tiny_vit
 from faithscope.data import LazyImages
+from faithscope.data.pictures import picture_rows
 from faithscope.report import write_page
 from faithscope.report.figures import paint
-from faithscope.results.pictures import picture_rows
-from faithscope.results.removal import removal_groups
-from faithscope.results.schema import SCHEMAS
+from faithscope.report.removal import removal_groups
+from faithscope.runs.schema import SCHEMAS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = os.environ.get("FAITHSCOPE_CHROMIUM") or shutil.which("chromium")

@@ -9,7 +9,7 @@ import torch
 
 from conftest import FIXTURES, randn
 from faithscope import FaithscopeError
-from faithscope.metrics.classification import (
+from faithscope.probes.retrain.classification import (
     CLASSIFICATION_METRICS,
     classification_scores,
     selection_score,

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 import faithscope as fs
 from conftest import randn, tiny_vit
-from faithscope import cli, console
-from faithscope.cli import app
-from faithscope.doctor import Check
+from faithscope import cli
+from faithscope.cli import app, console
+from faithscope.cli.doctor import Check
 
 VIT = "timm:vit_tiny_patch16_224(img_size=16,patch_size=4,embed_dim=24,depth=2,num_heads=3"
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
@@ -504,7 +504,7 @@ class TestDoctor:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         checks = [Check("python", "ok", "3"), Check("torch", "fail", "missing", "install it")]
-        monkeypatch.setattr("faithscope.doctor.examine", lambda: iter(checks))
+        monkeypatch.setattr("faithscope.cli.doctor.examine", lambda: iter(checks))
         told = run("doctor", code=1)
         assert re.search(r"^fail +torch +missing$", told.stdout, re.MULTILINE)
         assert "→ install it" in told.stdout
@@ -532,7 +532,9 @@ class TestDoctor:
 
 
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faithscope.evaluation.SHARD", 1)  # the picture shows more than a shard
+    monkeypatch.setattr(
+        "faithscope.probes.perturb.evaluation.SHARD", 1
+    )  # the picture shows more than a shard
     out = tmp_path / "demo"
     told = run("demo", "--images", 2, "--out", out)
     assert "2 images × 236 = 472 model passes" in told.stderr

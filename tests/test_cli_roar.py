@@ -13,12 +13,12 @@ import pytest
 
 import faithscope as fs
 from encoders import save_encoder
-from faithscope import console_roar
+from faithscope.cli import console_roar
 from faithscope.cli import roar as command
-from faithscope.retrain import bilstm
-from faithscope.retrain.finetune import FinetuneLearner
-from faithscope.retrain.learner import Recipe
-from faithscope.retrain.result import load_roar
+from faithscope.probes.retrain import bilstm
+from faithscope.probes.retrain.finetune import FinetuneLearner
+from faithscope.probes.retrain.learner import Recipe
+from faithscope.probes.retrain.result import load_roar
 from test_cli import fails, run
 
 GOOD, BAD, PLAIN = (
@@ -206,7 +206,7 @@ def test_interrupting_before_anything_was_begun(
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    for place in ("retrain.bilstm.BiLSTMLearner.begin", "retrain.roar.prepare_roar"):
+    for place in ("retrain.bilstm.BiLSTMLearner.begin", "probes.retrain.roar.prepare_roar"):
         monkeypatch.setattr(f"faithscope.{place}", stop)
         told = run("roar", "--dataset", texts, *QUICK, "--out", tmp_path / "run", code=130)
         assert told.stderr.splitlines()[-1] == "interrupted: nothing had been begun"

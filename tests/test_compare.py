@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 
 import faithscope as fs
 from conftest import randn, tiny_vit
-from faithscope import console
-from faithscope.cli import app
-from faithscope.results import FORMAT, SCHEMAS, Result, holm
-from faithscope.results.conditions import Condition, failures, parse_condition
+from faithscope.cli import app, console
+from faithscope.result import FORMAT, Result
+from faithscope.runs.schema import SCHEMAS
+from faithscope.verdicts.conditions import Condition, failures, parse_condition
+from faithscope.verdicts.statistics import holm
 
 METRICS = {"saco": True, "auc": False}  # by whether higher is better
 PROTOCOL = {"k": 10, "fill": "mean", "seed": 0, "random_draws": 3, "precision": "fp64"}

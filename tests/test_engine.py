@@ -9,8 +9,8 @@ from torch import nn
 
 import faithscope as fs
 from conftest import assert_same_scores, eleven_maps, randn, score_cube, score_maps, toy
-from faithscope import evaluation
 from faithscope.perturb import FILLS
+from faithscope.probes.perturb import evaluation
 
 SIZES = [(10, 10), (7, 9)]
 BATCH_SIZES = [1, 7, 64, 1000]

@@ -11,14 +11,14 @@ import transformers
 from encoders import ENCODERS, KEYWORDS, save_encoder, task
 from faithscope import FaithscopeError
 from faithscope.methods.text import measure
-from faithscope.retrain.finetune import (
+from faithscope.models.text_classifier import within
+from faithscope.probes.retrain.finetune import (
     FinetuneLearner,
     _adam,
     finetune_recipe,
     warm_up_and_decay,
 )
-from faithscope.retrain.learner import Recipe
-from faithscope.retrain.text_classifier import within
+from faithscope.probes.retrain.learner import Recipe
 
 RECIPE = Recipe(epochs=8, batch_size=16, learning_rate=5e-3, weight_decay=0.01)
 
@@ -137,7 +137,9 @@ class TestResume:
     def test_a_best_epoch_that_is_not_the_last_is_kept(self, small, monkeypatch):
         learner, data = small
         scores = iter([0.5, 0.9, 0.9, float("nan")])
-        monkeypatch.setattr("faithscope.retrain.finetune.selection_score", lambda *_: next(scores))
+        monkeypatch.setattr(
+            "faithscope.probes.retrain.finetune.selection_score", lambda *_: next(scores)
+        )
         training = learner.begin([data], [0])
         training.run_epoch()
         training.run_epoch()
@@ -154,7 +156,9 @@ class TestResume:
     def test_an_epoch_without_a_score_gives_way(self, small, monkeypatch):
         learner, data = small
         scores = iter([float("nan"), 0.1, 0.1, 0.1])
-        monkeypatch.setattr("faithscope.retrain.finetune.selection_score", lambda *_: next(scores))
+        monkeypatch.setattr(
+            "faithscope.probes.retrain.finetune.selection_score", lambda *_: next(scores)
+        )
         assert train(learner, data).best_epoch == 2
 
     def test_seeds_differ_and_repeat(self, small):

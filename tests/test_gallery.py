@@ -14,10 +14,10 @@ from PIL import Image
 
 import faithscope as fs
 from conftest import randn, tiny_vit
+from faithscope.data.pictures import photographs, picture_rows, scale_map
 from faithscope.report import write_page
 from faithscope.report.gallery import _halved, disagreement, make_gallery
-from faithscope.results.pictures import photographs, picture_rows, scale_map
-from faithscope.results.schema import SCHEMAS
+from faithscope.runs.schema import SCHEMAS
 
 EVIL = "</script><script>alert(1)</script>"
 
@@ -275,7 +275,7 @@ def test_a_finished_run_says_that_it_keeps_no_more_pictures(model, images, tmp_p
 
 
 def test_a_page_is_whole_or_not_there(result, tmp_path: Path, monkeypatch) -> None:
-    from faithscope.results import files
+    from faithscope.runs import files
 
     page = write_page(result, tmp_path / "page.html")
     before = page.read_bytes()

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import faithscope as fs
 from conftest import assert_same_scores, eleven_maps, randn, score_maps, toy
-from faithscope import evaluation
 from faithscope.methods import METHODS
+from faithscope.probes.perturb import evaluation
 from families import FAMILIES, TIMM, images_of, seeded, timm_vit
 
 # --- Out of memory ---

@@ -3,8 +3,8 @@
 import pytest
 
 import faithscope as fs
-from faithscope.engine import check_resolution, passes_per_image, plan_map
 from faithscope.metrics import resolve_metrics
+from faithscope.probes.perturb.plan import check_resolution, passes_per_image, plan_map
 
 PAPERS = resolve_metrics("all")
 EVERY = resolve_metrics(["registered", "saco(k=7)", "auc(step=5)", "aopc(steps=3)"])

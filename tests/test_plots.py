@@ -12,7 +12,7 @@ import faithscope as fs
 from conftest import randn, tiny_vit
 from faithscope.report import plots
 from faithscope.report.style import house_style
-from faithscope.results import sensitivity_rows
+from faithscope.verdicts.sensitivity import sensitivity_rows
 
 EVIL = "<script>alert('method')</script>"
 ODD = ("no map", "_first", "$x^2$ & y", EVIL, "a_long_name(with=options, and_more=up_to_the_end)")

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import faithscope as fs
 from conftest import randn, toy
-from faithscope.engine import passes_per_image, plan_map
 from faithscope.metrics import METRICS, area, auto_k
 from faithscope.perturb import (
     groups,
@@ -22,8 +21,9 @@ from faithscope.perturb import (
     order_units,
     ranks_of,
 )
+from faithscope.probes.perturb.plan import passes_per_image, plan_map
 from faithscope.registry import format_spec, parse_spec
-from faithscope.results import holm, paired_p_values
+from faithscope.verdicts.statistics import holm, paired_p_values
 
 whole = st.integers(-20, 20)
 

@@ -41,7 +41,7 @@ def scored(model, *args, metrics="saco", random_draws=1, **options):
 def test_a_save_that_is_cut_off_leaves_no_run_to_load(vit, tmp_path, monkeypatch):
     scored(vit, images(), ["gradient"]).save(tmp_path)
     other = scored(vit, images(), ["gradient"], fill="blur", k=5)
-    from faithscope.results import result as module
+    from faithscope import result as module
 
     write = module.replace_file
 

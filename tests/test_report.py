@@ -19,7 +19,7 @@ from conftest import randn, tiny_vit
 from faithscope.report import draw_explanations, plots, write_page
 from faithscope.report.plots import removal_curves
 from faithscope.report.style import wrap_label
-from faithscope.results.schema import SCHEMAS
+from faithscope.runs.schema import SCHEMAS
 
 EVIL = "<script>alert('method')</script>"
 KEYS = ("mean", "ci_low", "ci_high")

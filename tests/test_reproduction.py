@@ -92,7 +92,7 @@ def test_every_sentence_has_a_number_with_its_interval():
 
 
 def test_the_page_counts_tests_as_they_are_made():
-    from faithscope.results.stats import paired_p_values
+    from faithscope.verdicts.statistics import paired_p_values
 
     assert inspect.signature(paired_p_values).parameters["resamples"].default == page.FLIPS
     have = page.Summaries()

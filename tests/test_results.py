@@ -10,7 +10,9 @@ import torch
 
 import faithscope as fs
 from conftest import randn, toy
-from faithscope.results import FORMAT, SCHEMAS, Result, holm, paired_p_values
+from faithscope.result import FORMAT, Result
+from faithscope.runs.schema import SCHEMAS
+from faithscope.verdicts.statistics import holm, paired_p_values
 
 METRICS = {"saco": True, "auc": False}  # by whether higher is better
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from faithscope.methods.text import resolve_measures
-from faithscope.retrain.jobs import Job, Jobs, jobs_of
+from faithscope.probes.retrain.jobs import Job, Jobs, jobs_of
 from families import refused
 
 PAPER = ["attention", "gradient", "input_x_gradient", "integrated_gradients"]

@@ -22,11 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bags import MEASURES, BagLearner, bag_texts
-from faithscope.retrain import bilstm, parcel
-from faithscope.retrain.learner import Recipe
-from faithscope.retrain.parcel import INDEX, Parcel, Part, pack_run, read_parcel, unpack_run
-from faithscope.retrain.result import RoarResult, load_roar
-from faithscope.retrain.store import RESULT_FILES
+from faithscope.probes.retrain import bilstm, parcel
+from faithscope.probes.retrain.learner import Recipe
+from faithscope.probes.retrain.parcel import INDEX, Parcel, Part, pack_run, read_parcel, unpack_run
+from faithscope.probes.retrain.result import RoarResult, load_roar
+from faithscope.probes.retrain.store import RESULT_FILES
 from families import refused
 from test_cli import fails
 from test_cli import run as command
@@ -625,7 +625,9 @@ def test_joined_seeds_begin_with_one_that_has_examples(tmp_path, groups, seeds):
 @pytest.mark.parametrize("groups", [([1], [0]), ([4, 0], [2]), ([0, 1], [1, 2])])
 def test_tables_of_joined_seeds_are_those_that_the_command_makes(tmp_path, monkeypatch, groups):
     for place, group in enumerate(groups):
-        monkeypatch.setattr("faithscope.retrain.roar._device_name", lambda _, n=place: f"GPU {n}")
+        monkeypatch.setattr(
+            "faithscope.probes.retrain.roar._device_name", lambda _, n=place: f"GPU {n}"
+        )
         packed(tmp_path, str(place), seeds=group)
     found = unpack_run([tmp_path / "0", tmp_path / "1"], tmp_path / "joined")
     assert found.is_whole
@@ -644,7 +646,7 @@ def test_tables_of_joined_seeds_are_those_that_the_command_makes(tmp_path, monke
 
 def test_joined_results_name_the_versions_that_made_them_not_those_here(tmp_path, monkeypatch):
     """Cards of earlier versions name none, manifests do."""
-    roar = "faithscope.retrain.roar"
+    roar = "faithscope.probes.retrain.roar"
     monkeypatch.setattr(f"{roar}.package_versions", dict)
     for seed in (0, 1):
         made = {"machine": {"python": "3"}, "versions": {"faithscope": "0", "torch": f"{seed}.0"}}

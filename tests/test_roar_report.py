@@ -15,18 +15,18 @@ from typer.testing import CliRunner
 
 import faithscope as fs
 from faithscope.cli import app
-from faithscope.console_roar import show_roar
+from faithscope.cli.console_roar import show_roar
+from faithscope.cli.synthetic import SyntheticResult
 from faithscope.data.text_sources import describe, load_text
 from faithscope.data.vocabulary import Vocabulary
-from faithscope.metrics.racu import seed_interval
+from faithscope.probes.retrain.result import RoarResult
 from faithscope.report import draw_synthetic
 from faithscope.report.roar import MOST_WORDS, render_roar_page
 from faithscope.report.roar_figures import performance_curves, sparsity_curves
 from faithscope.report.roar_rows import at_level, racu_rows, sparsity_rows
 from faithscope.report.roar_tables import racu, racu_latex
-from faithscope.results import RoarRuns
-from faithscope.retrain.result import RoarResult
-from faithscope.retrain.synthetic import SyntheticResult
+from faithscope.studies.runs import RoarRuns
+from faithscope.verdicts.statistics import seed_interval
 from roar_runs import make_roar
 
 EVIL = "<script>alert('word')</script>"
@@ -590,7 +590,7 @@ def test_terminal_shows_a_run(result: RoarResult, capsys: pytest.CaptureFixture[
 
 def test_a_run_that_was_trained_is_shown(tmp_path: Path) -> None:
     from bags import BagLearner, bag_texts
-    from faithscope.retrain.roar import prepare_roar
+    from faithscope.probes.retrain.roar import prepare_roar
 
     options = {"measures": ["gradient"], "seeds": 1, "levels": [0, 50, 100]}
     prepare_roar(bag_texts(), BagLearner(), **options, out=tmp_path / "run").run()

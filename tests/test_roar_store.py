@@ -19,12 +19,12 @@ import torch
 
 from bags import MEASURES, BagLearner, bag_texts
 from faithscope.errors import FaithscopeError
-from faithscope.results import files
-from faithscope.results.result import load_result
-from faithscope.retrain.learner import Recipe
-from faithscope.retrain.result import RoarResult, load_roar
-from faithscope.retrain.roar import prepare_roar
-from faithscope.retrain.store import Inputs, RoarStore, read_tensors, tensor_file
+from faithscope.probes.retrain.learner import Recipe
+from faithscope.probes.retrain.result import RoarResult, load_roar
+from faithscope.probes.retrain.roar import prepare_roar
+from faithscope.probes.retrain.store import Inputs, RoarStore, read_tensors, tensor_file
+from faithscope.result import load_result
+from faithscope.runs import files
 from families import refused
 
 EPOCHS = 4
@@ -108,7 +108,7 @@ def test_states_are_kept_only_so_often(whole, tmp_path):
 
 def test_keeping_what_takes_long_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("faithscope.retrain.store.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("faithscope.probes.retrain.store.time.monotonic", lambda: clock[0])
     real = files.replace_file
 
     def slow(*given):
@@ -119,7 +119,7 @@ def test_keeping_what_takes_long_takes_a_small_share_of_the_time(tmp_path, monke
         clock[0] += 1.5
         return {"a": torch.zeros(1)}
 
-    monkeypatch.setattr("faithscope.retrain.store.replace_file", slow)
+    monkeypatch.setattr("faithscope.probes.retrain.store.replace_file", slow)
     request = prepare_roar(bag_texts(), BagLearner(), measures=MEASURES, out=tmp_path)
     pack = request.packs[0]
     (tmp_path / "packs" / pack.id).mkdir(parents=True)
@@ -136,7 +136,7 @@ def test_keeping_what_takes_long_takes_a_small_share_of_the_time(tmp_path, monke
 
 
 def test_all_machines_and_versions_that_trained_are_named(tmp_path, monkeypatch):
-    roar = "faithscope.retrain.roar"
+    roar = "faithscope.probes.retrain.roar"
     for name, stop in (("first", True), ("second", False)):
         monkeypatch.setattr(f"{roar}._device_name", lambda _, name=name: name)
         monkeypatch.setattr(f"{roar}.package_versions", lambda name=name: {"torch": name})

@@ -9,9 +9,9 @@ import pytest
 
 import faithscope as fs
 from bags import BagLearner, bag_texts
-from faithscope.retrain import bilstm
-from faithscope.retrain.learner import Recipe
-from faithscope.retrain.study import RoarStudy
+from faithscope.probes.retrain import bilstm
+from faithscope.probes.retrain.learner import Recipe
+from faithscope.studies.roar import RoarStudy
 from test_cli import fails, run
 from test_cli_roar import csv, rows
 

@@ -13,8 +13,8 @@ import torch
 
 from faithscope.data.text_sources import load_text
 from faithscope.data.vocabulary import UNK
-from faithscope.retrain.learners import load_learner
-from faithscope.retrain.roar import prepare_roar
+from faithscope.probes.retrain.learners import load_learner
+from faithscope.probes.retrain.roar import prepare_roar
 from roar_runs import make_roar
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,9 @@ import pytest
 
 import faithscope as fs
 from conftest import randn, tiny_vit
-from faithscope.results import SCHEMAS, Runs, ks_of, sensitivity_rows
+from faithscope.runs.schema import SCHEMAS
+from faithscope.studies.runs import Runs
+from faithscope.verdicts.sensitivity import ks_of, sensitivity_rows
 from families import refused
 
 MAPS = {"one": randn(6, 16, 16, seed=1), "two": randn(6, 16, 16, seed=2)}

@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize
 
 from faithscope.errors import FaithscopeError
-from faithscope.results.sequences import (
+from faithscope.verdicts.sequences import (
     _narrowest_at,
     asymptotic_sequence,
     empirical_bernstein_sequence,

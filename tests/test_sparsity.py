@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from conftest import FIXTURES, randn
 from faithscope import FaithscopeError
-from faithscope.retrain.sparsity import sparsity
+from faithscope.probes.retrain.sparsity import sparsity
 
 REFERENCE = json.loads((FIXTURES / "roar" / "sparsity.json").read_text())
 LETTERS = {"count": "c", "relative": "q"}

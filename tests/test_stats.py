@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from faithscope.results import bootstrap_interval, holm, paired_p_values
-from faithscope.results.stats import (
+from faithscope.verdicts.statistics import (
+    bootstrap_interval,
     effect_size,
+    holm,
     metric_correlation,
-    pairwise_p_values,
+    paired_p_values,
     rank_agreement,
     sensitivity,
     spearman,
@@ -160,34 +161,6 @@ def test_holm_never_exceeds_1_and_ignores_what_was_not_tested():
 def test_holm_of_nothing_is_nothing():
     assert holm(np.array([])).size == 0
     assert np.isnan(holm(np.array([np.nan]))).all()
-
-
-# --- Every method against every other ---
-
-
-def test_pairwise_tests_are_scipys_and_symmetric():
-    values = rng(4).normal(np.arange(4)[:, None] / 2, size=(4, 8))
-    p_values = pairwise_p_values(values)
-    for i in range(4):
-        for j in range(4):
-            if i != j:
-                expected = scipys(values[i] - values[j])
-                assert p_values[i, j] == p_values[j, i] == pytest.approx(expected, abs=1e-12)
-    assert np.isnan(np.diag(p_values)).all()
-
-
-def test_pairwise_tests_use_the_samples_that_both_methods_have():
-    values = rng(4).normal(size=(3, 9))
-    values[0, :2] = values[1, 4] = np.nan
-    expected = scipys(np.delete(values[0] - values[1], [0, 1, 4]))
-    assert pairwise_p_values(values)[0, 1] == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("shape", [(0, 5), (1, 5), (3, 0), (3, 1)])
-def test_without_pairs_there_is_no_pairwise_test(shape):
-    p_values = pairwise_p_values(np.ones(shape))
-    assert p_values.shape == (shape[0], shape[0])
-    assert np.isnan(p_values).all()
 
 
 # --- Effect sizes ---

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import faithscope as fs
 from conftest import randn, tiny_vit
-from faithscope import evaluation
-from faithscope.results import files, store
+from faithscope.probes.perturb import evaluation
+from faithscope.runs import files, store
 from families import refused
 
 IMAGES = 24

@@ -19,8 +19,8 @@ import faithscope as fs
 from conftest import randn, score_maps, tiny_vit, toy
 from faithscope.cli import app
 from faithscope.report import draw_story, read_story
+from faithscope.report.removal import pair_parts, removal_groups
 from faithscope.report.story import fit, text_width
-from faithscope.results.removal import pair_parts, removal_groups
 
 METRICS = ("saco", "aopc")
 
@@ -121,7 +121,7 @@ def test_scores_follow_from_groups_and_curves(result: fs.Result) -> None:
 
 
 def test_draws_of_another_k_are_not_averaged_in() -> None:
-    from faithscope.results.removal import Removal
+    from faithscope.report.removal import Removal
 
     k = np.array([[2], [3], [2]])
     values = np.array([[[1.0, 3.0, np.nan]], [[9.0, 9.0, 9.0]], [[3.0, 5.0, np.nan]]])

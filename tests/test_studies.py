@@ -125,7 +125,7 @@ def test_a_study_runs_every_cell_and_goes_on_where_it_was(small, tmp_path, monke
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("a finished cell is run again")
 
-    monkeypatch.setattr("faithscope.evaluation.ask_shard", forbidden)
+    monkeypatch.setattr("faithscope.probes.perturb.evaluation.ask_shard", forbidden)
     again = fs.run_study(study, tmp_path)
     for label, result in done.results.items():
         assert again[label].scores.equals(result.scores)
@@ -211,11 +211,11 @@ def test_a_tolerance_that_is_not_reached_uses_all_images_and_says_so(small, tmp_
 def test_a_stopped_study_with_a_tolerance_goes_on_and_stops_at_the_same_image(
     small, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("faithscope.evaluation.SHARD", 4)
+    monkeypatch.setattr("faithscope.probes.perturb.evaluation.SHARD", 4)
     study = make_study({**small, "tolerance": 1.7, "limit": 60, "metrics": ["aopc"]})
     (whole,) = fs.run_study(study, tmp_path / "whole").results.values()
     assert 8 <= whole.samples.num_rows < 60
-    from faithscope import evaluation
+    from faithscope.probes.perturb import evaluation
 
     ask, asked = evaluation.ask_shard, []
 
@@ -301,7 +301,7 @@ def test_every_metric_gets_a_verdict_of_its_own(small, tmp_path):
 def test_cells_that_stopped_at_different_images_are_compared_on_those_they_share(
     small, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("faithscope.evaluation.SHARD", 4)
+    monkeypatch.setattr("faithscope.probes.perturb.evaluation.SHARD", 4)
     study = make_study(
         {**small, "tolerance": 1.75, "seeds": [0, 1], "limit": 60, "metrics": ["aopc"]}
     )

@@ -7,7 +7,7 @@ import pytest
 
 from conftest import FIXTURES
 from faithscope import FaithscopeError
-from faithscope.retrain.synthetic import logistic_regression, synthetic_data, synthetic_problem
+from faithscope.cli.synthetic import logistic_regression, synthetic_data, synthetic_problem
 
 ROAR = FIXTURES / "roar"
 SMALL = json.loads((ROAR / "synthetic_small.json").read_text())

@@ -20,8 +20,10 @@ from encoders import (
     tokenizer,
 )
 from faithscope import FaithscopeError
+from faithscope.data.encoding import encode
+from faithscope.methods.encoder import encoder_evidence, explain_tokens
 from faithscope.methods.text import measure
-from faithscope.retrain.text_classifier import Pretrained, TextClassifier, by_length, within
+from faithscope.models.text_classifier import Pretrained, TextClassifier, by_length, within
 
 
 @pytest.fixture(params=["single", "pair"])
@@ -45,7 +47,7 @@ def reference_input(fixture):
 def evidence(model, inputs, label="integrated_gradients", **options):
     chosen = measure(label, **options)
     path = chosen.path() if "path_gradient" in chosen.needs else ()
-    return model.evidence(*inputs, needs=chosen.needs, path=path)
+    return encoder_evidence(model, *inputs, needs=chosen.needs, path=path)
 
 
 def scores(model, inputs, label, **options):
@@ -98,7 +100,7 @@ class TestReference:
             found.gradient.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
         )
         direction *= within(lengths, ids.shape[1])[..., None]
-        start = model._embedding(ids).detach()
+        start = model.embedding(ids).detach()
 
         def gold(step):
             logits = model.logits(ids, lengths, start + step * direction)
@@ -128,7 +130,7 @@ class TestReference:
         model = reference_model(reference, torch.float64)
         main = within(lengths, ids.shape[1])[..., None]
         total = 0
-        start = model._embedding(ids).detach()
+        start = model.embedding(ids).detach()
         for step in range(1, 6):
             scaled = torch.where(main, start * step / 5, start).requires_grad_()
             gold = model.logits(ids, lengths, scaled).gather(1, labels[:, None]).sum()
@@ -140,7 +142,7 @@ class TestReference:
         inputs = reference_input(reference)
         model = reference_model(reference, torch.float64)
         found = evidence(model, inputs, "gradient")
-        one_hot = found.gradient @ model._embedding.weight.detach().T
+        one_hot = found.gradient @ model.embedding.weight.detach().T
         torch.testing.assert_close(
             measure("gradient")(found), one_hot.norm(dim=-1), rtol=1e-10, atol=1e-12
         )
@@ -152,7 +154,7 @@ class TestLeftAsFound:
         first = model.gram()
         assert model.gram() is first
         with torch.no_grad():
-            model._embedding.weight.mul_(2)
+            model.embedding.weight.mul_(2)
         torch.testing.assert_close(model.gram(), 4 * first)
         model.module.double()
         assert model.gram().dtype == torch.float64
@@ -167,9 +169,9 @@ class TestLeftAsFound:
         before = [child.training for child in model.module.modules()]
         if fails:
             with pytest.raises(RuntimeError):
-                model.evidence(ids, lengths, labels + 99)
+                encoder_evidence(model, ids, lengths, labels + 99)
         else:
-            model.evidence(ids, lengths, labels)
+            encoder_evidence(model, ids, lengths, labels)
         assert [child.training for child in model.module.modules()] == before
         needing = [p for p in model.module.parameters() if not p.requires_grad]
         assert len(needing) == 1 and needing[0] is frozen
@@ -199,7 +201,7 @@ def read(data, tokens, row):
 
 class TestEncode:
     def test_single(self, encoder):
-        data = encoder.encode(one_split(["good film", "odd"]))
+        data = encode(encoder, one_split(["good film", "odd"]))
         start, end = data.words[encoder.start_id], data.words[encoder.end_id]
         assert read(data, data.train, 0) == [start, "good", "film", end]
         unknown = data.words[encoder.tokenizer.unk_token_id]
@@ -212,7 +214,7 @@ class TestEncode:
         assert data.words[data.mask_id] in ("<mask>", "[MASK]")
 
     def test_pair_has_one_end_token_between(self, encoder):
-        data = encoder.encode(one_split(["good film", "bad"], ["is it", "was this very"]))
+        data = encode(encoder, one_split(["good film", "bad"], ["is it", "was this very"]))
         start, end = data.words[encoder.start_id], data.words[encoder.end_id]
         assert read(data, data.train, 0) == [start, "good", "film", end, "is", "it", end]
         assert data.train.lengths.tolist() == [4, 3]
@@ -221,7 +223,7 @@ class TestEncode:
 
     def test_pair_is_berts_own_format(self, tmp_path):
         bert = Pretrained(save_encoder(tmp_path, "Bert"), 2)
-        data = bert.encode(one_split(["good film"], ["is it"]))
+        data = encode(bert, one_split(["good film"], ["is it"]))
         own = bert.tokenizer("good film", "is it")
         assert data.train.ids[0].tolist() == own["input_ids"]
         module = bert.build(0).double()
@@ -241,7 +243,7 @@ class TestEncode:
         most = encoder.max_length
         long = " ".join(FILLERS * 2)  # 28 words
         exact = " ".join((FILLERS * 2)[: most - 2])
-        data = encoder.encode(one_split([long, "good", exact]))
+        data = encode(encoder, one_split([long, "good", exact]))
         assert data.truncated == {"train": 1, "validation": 1, "test": 1}
         assert data.train.ids.shape[1] == most
         assert data.train.lengths.tolist() == [most, 3, most]
@@ -250,12 +252,12 @@ class TestEncode:
         assert row[-1] == data.words[encoder.end_id]
         with torch.no_grad():  # and the model does read that many
             model = TextClassifier(encoder.build(0), encoder.pad_id)
-            assert model.predict(data.train).isfinite().all()
+            assert model.predict(data.train.ids, data.train.lengths).isfinite().all()
 
     def test_a_pair_is_cut_as_a_whole(self, encoder):
         most = encoder.max_length
         words = " ".join((FILLERS * 2)[: most - 4])  # with its delimiters most - 2 tokens
-        data = encoder.encode(one_split([words, " ".join(FILLERS * 2)], ["good bad film", "good"]))
+        data = encode(encoder, one_split([words, " ".join(FILLERS * 2)], ["good bad film", "good"]))
         end = data.words[encoder.end_id]
         assert read(data, data.train, 0)[-3:] == [end, "good", end]
         assert data.train.lengths.tolist() == [most - 2, most]
@@ -263,28 +265,28 @@ class TestEncode:
 
     def test_nothing_left(self, encoder):
         end = encoder.tokenizer.sep_token
-        data = encoder.encode(one_split(["", f"{end} {end}"]))
+        data = encode(encoder, one_split(["", f"{end} {end}"]))
         assert data.train.lengths.tolist() == [2, 4]
         assert not data.train.eligible.any()
         model = encoder.classifier(0)
         for name in ("gradient", "input_x_gradient", "integrated_gradients"):
-            assert model.explain(data.train, measure(name)).isfinite().all()
+            assert explain_tokens(model, data.train, measure(name)).isfinite().all()
 
     def test_a_mask_in_the_text_is_eligible(self, roberta):
-        data = roberta.encode(one_split(["<mask> good"]))
+        data = encode(roberta, one_split(["<mask> good"]))
         assert data.train.eligible[0].tolist() == [False, True, True, False]
         assert data.train.ids[0, 1] == data.mask_id
 
 
 class TestWholeSplits:
     def test_explaining_by_length_keeps_the_order(self, encoder):
-        data = encoder.encode(task(40, pairs=True))
+        data = encode(encoder, task(40, pairs=True))
         model = encoder.classifier(0)
         model.module.double()
         model.tokens_per_pass = 50
         tokens = data.train
-        found = model.explain(tokens, measure("input_x_gradient"))
-        logits = model.predict(tokens)
+        found = explain_tokens(model, tokens, measure("input_x_gradient"))
+        logits = model.predict(tokens.ids, tokens.lengths)
         assert found.shape == tokens.ids.shape and found.dtype == torch.float32
         for row in range(len(tokens)):
             alone = (tokens.ids[[row]], tokens.lengths[[row]], tokens.labels[[row]])
@@ -294,14 +296,14 @@ class TestWholeSplits:
         assert not found[~within(tokens.lengths, tokens.ids.shape[1])].any()
 
     def test_masking_every_token_leaves_the_main_part(self, encoder):
-        data = encoder.encode(task(20))
+        data = encode(encoder, task(20))
         tokens = data.train
         ids = torch.where(tokens.eligible, data.mask_id, tokens.ids)
         masked = data.with_ids({name: ids if name == "train" else p.ids for name, p in data.splits})
         model = encoder.classifier(0)
         lengths = tokens.lengths
         same = lengths == lengths[0]
-        logits = model.predict(masked.train)[same]
+        logits = model.predict(masked.train.ids, masked.train.lengths)[same]
         torch.testing.assert_close(logits, logits[:1].expand_as(logits), rtol=1e-5, atol=1e-6)
 
 

@@ -723,18 +723,6 @@ def test_a_pair_is_encoded_apart() -> None:
     assert words == ["[CLS]", *data.validation.words[0], "[EOS]"]
 
 
-@given(st.lists(st.text()))
-def test_a_vocabulary_survives_json(words: list[str]) -> None:
-    vocabulary = Vocabulary.from_words([*words, " ", "a\nb"])
-    assert Vocabulary.from_json(vocabulary.to_json()) == vocabulary
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"words": ["a"]}', '{"word": []}', '{"words": 1}'])
-def test_what_is_no_vocabulary_is_refused(text: str) -> None:
-    with refused("not a vocabulary"):
-        Vocabulary.from_json(text)
-
-
 # Vectors
 
 

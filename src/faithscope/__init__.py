@@ -7,55 +7,56 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from faithscope.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from faithscope.api import evaluate, explain, roar
+    from faithscope.cli.synthetic import synthetic_problem
     from faithscope.data import load_data
     from faithscope.data.text_sources import load_text
     from faithscope.errors import FaithscopeError
-    from faithscope.evaluation import Evaluation, Forecast, prepare
     from faithscope.methods import Evidence, Method, layer_method, method, register_method
     from faithscope.methods.text import TokenMethod, measure, register_measure
     from faithscope.metrics import Metric, metric, racu, register_metric, saco
     from faithscope.models import Model, load_model, wrap
-    from faithscope.results import Result, load_result, load_results
-    from faithscope.results.compare import Comparison, compare
-    from faithscope.retrain.result import RoarResult
-    from faithscope.retrain.roar import prepare_roar
-    from faithscope.retrain.study import RoarStudy
-    from faithscope.retrain.synthetic import synthetic_problem
+    from faithscope.probes.perturb.evaluation import Evaluation, Forecast, prepare
+    from faithscope.probes.retrain.result import RoarResult
+    from faithscope.probes.retrain.roar import prepare_roar
+    from faithscope.result import Result
     from faithscope.studies import Study, load_study, run_study
+    from faithscope.studies.roar import RoarStudy
+    from faithscope.studies.runs import load_result, load_results
+    from faithscope.verdicts.compare import Comparison, compare
 
 _HOMES = {
-    "Comparison": "results",
-    "Evaluation": "evaluation",
+    "Comparison": "verdicts.compare",
+    "Evaluation": "probes.perturb.evaluation",
     "Evidence": "methods",
     "FaithscopeError": "errors",
-    "Forecast": "evaluation",
+    "Forecast": "probes.perturb.evaluation",
     "Method": "methods",
     "Metric": "metrics",
     "Model": "models",
-    "Result": "results",
-    "RoarResult": "retrain.result",
-    "RoarStudy": "retrain.study",
+    "Result": "result",
+    "RoarResult": "probes.retrain.result",
+    "RoarStudy": "studies.roar",
     "Study": "studies",
     "TokenMethod": "methods.text",
-    "compare": "results",
+    "compare": "verdicts.compare",
     "evaluate": "api",
     "explain": "api",
     "layer_method": "methods",
     "load_data": "data",
     "load_model": "models",
-    "load_result": "results",
-    "load_results": "results",
+    "load_result": "studies.runs",
+    "load_results": "studies.runs",
     "load_study": "studies",
     "load_text": "data.text_sources",
     "measure": "methods.text",
     "method": "methods",
     "metric": "metrics",
-    "prepare": "evaluation",
-    "prepare_roar": "retrain.roar",
+    "prepare": "probes.perturb.evaluation",
+    "prepare_roar": "probes.retrain.roar",
     "racu": "metrics",
     "register_measure": "methods.text",
     "register_method": "methods",
@@ -63,7 +64,7 @@ _HOMES = {
     "roar": "api",
     "run_study": "studies",
     "saco": "metrics",
-    "synthetic_problem": "retrain.synthetic",
+    "synthetic_problem": "cli.synthetic",
     "wrap": "models",
 }
 __all__ = [

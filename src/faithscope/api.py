@@ -12,18 +12,24 @@ from torch import Tensor
 
 from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
 from faithscope.data.text import TextData
-from faithscope.engine import check_classes
 from faithscope.errors import FaithscopeError, choose
-from faithscope.evaluation import EXPLAIN_BATCH, PICTURES, Advance, ModelLike, prepare
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
 from faithscope.methods.text import TokenMethod
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.perturb import UNITS, UPSAMPLES, to_patches, to_pixels
-from faithscope.results import Result
-from faithscope.retrain.learner import Learner
-from faithscope.retrain.result import RoarResult
-from faithscope.retrain.roar import Report, prepare_roar
+from faithscope.probes.perturb.evaluation import (
+    EXPLAIN_BATCH,
+    PICTURES,
+    Advance,
+    ModelLike,
+    prepare,
+)
+from faithscope.probes.perturb.respond import check_classes
+from faithscope.probes.retrain.learner import Learner
+from faithscope.probes.retrain.result import RoarResult
+from faithscope.probes.retrain.roar import Report, prepare_roar
+from faithscope.result import Result
 
 
 def explain(

@@ -22,10 +22,10 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List methods, metrics, fills, models, data, measures and texts, with their options."""
-    from faithscope.console import print_json, show_entries, waiting
+    from faithscope.cli.console import print_json, show_entries, waiting
 
     with waiting("looking"):
-        from faithscope.catalog import CATALOGUES, title, traits
+        from faithscope.cli.catalog import CATALOGUES, title, traits
 
         choose("kind of thing", what, [*CATALOGUES, "all"])
         kinds = [kind for kind in CATALOGUES if what in (kind, "all")]
@@ -40,8 +40,8 @@ def list_(
 @app.command(epilog=examples("faithscope doctor", "faithscope doctor --json"))
 def doctor(as_json: Json = False) -> None:
     """Check that everything needed is here, and say what to do if not."""
-    from faithscope.console import print_json, show_check, waiting
-    from faithscope.doctor import examine
+    from faithscope.cli.console import print_json, show_check, waiting
+    from faithscope.cli.doctor import examine
 
     checks, pending = [], examine()
     while True:

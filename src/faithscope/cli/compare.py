@@ -11,7 +11,8 @@ from faithscope.cli.shared import Json, app, check_run, examples, make_folder
 from faithscope.registry import split_specs
 
 if TYPE_CHECKING:
-    from faithscope.results import Comparison, RoarComparison
+    from faithscope.verdicts.compare import Comparison
+    from faithscope.verdicts.compare_roar import RoarComparison
 
 
 @app.command(
@@ -54,13 +55,13 @@ def compare(
     Two ROAR runs of the same data and levels are compared by RACU and by the mean performance over
     the levels: METHOD is then a measure or MEASURE/PROCEDURE, METRIC racu or area.
     """
-    from faithscope.console import print_json, say_files, show_comparison, waiting
+    from faithscope.cli.console import print_json, say_files, show_comparison, waiting
 
     for folder in (first, second):
         check_run(folder)
     with waiting("comparing"):
-        from faithscope.results import compare as compare_runs
-        from faithscope.results.conditions import failures, parse_condition
+        from faithscope.verdicts.compare import compare as compare_runs
+        from faithscope.verdicts.conditions import failures, parse_condition
 
         conditions = [parse_condition(text) for text in fail_if or []]
         if csv is not None:
@@ -92,7 +93,7 @@ def compare(
 
 def as_data(comparison: Comparison | RoarComparison) -> dict[str, Any]:
     """A comparison for a program to read."""
-    from faithscope.results import Comparison
+    from faithscope.verdicts.compare import Comparison
 
     of_images = isinstance(comparison, Comparison)
     return {

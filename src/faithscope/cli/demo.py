@@ -38,7 +38,7 @@ def demo(
     seed: Seed = 0,
 ) -> None:
     """Measure five explanations of the bundled model in about a minute."""
-    from faithscope.console import (
+    from faithscope.cli.console import (
         note,
         run_with_progress,
         say,
@@ -51,8 +51,8 @@ def demo(
     make_folder(out)
     with waiting(f"loading {BUNDLED_MODEL}"):
         from faithscope.data import load_data
-        from faithscope.evaluation import prepare
         from faithscope.models import load_model
+        from faithscope.probes.perturb.evaluation import prepare
 
         model = load_model(BUNDLED_MODEL)
         data = load_data(BUNDLED_DATA, model, limit=images)

@@ -34,7 +34,7 @@ from faithscope.registry import split_specs
 if TYPE_CHECKING:
     import numpy as np
 
-    from faithscope.results import Result
+    from faithscope.result import Result
 
 
 @app.command(
@@ -123,17 +123,13 @@ def evaluate(
     yes: Yes = False,
 ) -> None:
     """Measure how faithful explanations are to the model they explain."""
-    from faithscope.console import (
-        note,
-        run_with_progress,
-        waiting,
-    )
+    from faithscope.cli.console import note, run_with_progress, waiting
 
     for folder in (out, report and report.parent):
         if folder is not None:
             make_folder(folder)
     if source is not None:
-        from faithscope.results.result import load_result
+        from faithscope.result import load_result
 
         _only(context, "--from", ("source", "metrics", "out", "report", "as_json"))
         if out is not None and any(
@@ -148,9 +144,9 @@ def evaluate(
     given = _read_maps(maps or [])
     with waiting(f"loading {model}"):
         from faithscope.data import load_data
-        from faithscope.evaluation import prepare
         from faithscope.models import load_model
-        from faithscope.results.store import shards_in
+        from faithscope.probes.perturb.evaluation import prepare
+        from faithscope.runs.store import shards_in
 
         loaded = load_model(model, pretrained=pretrained, checkpoint=checkpoint, device=device)
         evaluation = prepare(
@@ -195,7 +191,7 @@ def _only(context: typer.Context, option: str, allowed: tuple[str, ...]) -> None
 
 def show(result: Result, files: dict[str, Path], report: Path | None, as_json: bool) -> None:
     """Show a result, write its page, and say what was written."""
-    from faithscope.console import print_json, say_files, show_result, show_skipped
+    from faithscope.cli.console import print_json, say_files, show_result, show_skipped
 
     if as_json:
         print_json(as_data(result))

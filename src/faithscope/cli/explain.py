@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from faithscope.models import Model
-    from faithscope.results import Result
+    from faithscope.result import Result
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -94,7 +94,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Draw what each method says about one image, with its SaCo, or the whole story of it."""
-    from faithscope.console import print_json, run_with_progress, say_files, waiting
+    from faithscope.cli.console import print_json, run_with_progress, say_files, waiting
 
     if random_draws is not None and not story:
         raise FaithscopeError("--random-draws is an option of a story: add --story, or leave it.")
@@ -105,8 +105,8 @@ def explain(
     make_folder(path.parent)
     chosen = split_specs(methods)
     with waiting(f"loading {model}"):
-        from faithscope.evaluation import prepare
         from faithscope.models import load_model
+        from faithscope.probes.perturb.evaluation import prepare
 
         loaded = load_model(model, pretrained=pretrained, checkpoint=checkpoint, device=device)
         inputs = _read_input(image, loaded)
@@ -171,7 +171,7 @@ def _story_numbers(result: Result) -> dict[str, dict[str, Any]]:
 
 def _tell(classes: Mapping[str, Mapping[str, Any]], scores: Mapping[str, dict[str, Any]]) -> None:
     """Print the classes and the scores."""
-    from faithscope.console import say, show_scores, show_story
+    from faithscope.cli.console import say, show_scores, show_story
 
     for what, named in classes.items():
         if what == "predicted" or named != classes["predicted"]:

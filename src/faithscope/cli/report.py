@@ -36,11 +36,11 @@ def report(
     ] = None,
 ) -> None:
     """Write one page that holds everything about a run: open it in a browser, send it around."""
-    from faithscope.console import say_files, waiting
+    from faithscope.cli.console import say_files, waiting
 
     check_run(run)
     with waiting("reading the run"):
-        from faithscope.results import load_results
+        from faithscope.studies.runs import load_results
 
         runs = load_results(run)
     page = out or run / "report.html"

@@ -16,9 +16,9 @@ from faithscope.errors import FaithscopeError
 from faithscope.registry import split_specs
 
 if TYPE_CHECKING:
-    from faithscope.retrain.result import RoarResult
-    from faithscope.retrain.roar import Roar
-    from faithscope.retrain.study import RoarStudy
+    from faithscope.probes.retrain.result import RoarResult
+    from faithscope.probes.retrain.roar import Roar
+    from faithscope.studies.roar import RoarStudy
 
 DEMO_DATA = "bundled:babi1"
 DEMO: Mapping[str, Any] = {
@@ -150,7 +150,7 @@ def roar(
     yes: Yes = False,
 ) -> None:
     """Retrain models without the tokens that measures call important (ROAR, Recursive ROAR)."""
-    from faithscope.console import note, print_json, say, waiting
+    from faithscope.cli.console import note, print_json, say, waiting
 
     if demo:
         _only(context, "demo", ("out", "device", "as_json"))
@@ -170,7 +170,7 @@ def roar(
     if out is not None and not dry_run:
         make_folder(out)
     with _nothing_begun(), waiting(f"reading {dataset}"):
-        from faithscope.retrain.roar import prepare_roar
+        from faithscope.probes.retrain.roar import prepare_roar
 
         named = split_specs(measures)
         request = prepare_roar(
@@ -208,8 +208,8 @@ def roar(
 
 def carry_out(request: Roar, *, yes: bool = True, silent: bool = False) -> RoarResult:
     """Run a request with progress, after saying what it costs; Ctrl-C says what is kept."""
-    from faithscope.console import note
-    from faithscope.console_roar import run_roar
+    from faithscope.cli.console import note
+    from faithscope.cli.console_roar import run_roar
 
     try:
         begun = request.check_folder()
@@ -249,7 +249,7 @@ def _nothing_begun() -> Iterator[None]:
 
 
 def _forecast(request: Roar) -> Any:
-    from faithscope.console import waiting
+    from faithscope.cli.console import waiting
 
     request.check_folder()
     with waiting("measuring what it will cost"):
@@ -269,8 +269,8 @@ def _size(request: Roar) -> str:
 
 def show(result: RoarResult, request: Roar, as_json: bool) -> None:
     """Show a result, write its page, and say what was written."""
-    from faithscope.console import print_json, say, say_files, waiting
-    from faithscope.console_roar import show_roar
+    from faithscope.cli.console import print_json, say, say_files, waiting
+    from faithscope.cli.console_roar import show_roar
 
     if as_json:
         print_json(as_data(result))
@@ -296,18 +296,18 @@ def as_data(result: RoarResult) -> dict[str, Any]:
 
 def run_demo(out: Path, device: str, as_json: bool) -> None:
     """The synthetic problem, whose truth is known, then a small bAbI-1 with what comes with it."""
-    from faithscope.console import note, print_json, say, say_files, say_lines, waiting
-    from faithscope.console_roar import show_roar, show_synthetic
+    from faithscope.cli.console import note, print_json, say, say_files, say_lines, waiting
+    from faithscope.cli.console_roar import show_roar, show_synthetic
 
     make_folder(out)
     with waiting("loading"):
+        from faithscope.cli.synthetic import synthetic_problem
         from faithscope.data.text_sources import load_text
         from faithscope.models.sources import choose_device
+        from faithscope.probes.retrain.bilstm import BiLSTMLearner
+        from faithscope.probes.retrain.learner import Recipe
+        from faithscope.probes.retrain.roar import prepare_roar
         from faithscope.report import draw_synthetic
-        from faithscope.retrain.bilstm import BiLSTMLearner
-        from faithscope.retrain.learner import Recipe
-        from faithscope.retrain.roar import prepare_roar
-        from faithscope.retrain.synthetic import synthetic_problem
 
         data = load_text(DEMO_DATA)
         learner = BiLSTMLearner(
@@ -368,9 +368,9 @@ def run_cells(
     study: RoarStudy, folder: Path, *, device: str, dry_run: bool, as_json: bool, yes: bool
 ) -> None:
     """Run a ROAR study, each data set with each model."""
-    from faithscope.console import note, print_json, say, waiting
-    from faithscope.console_roar import show_roar
-    from faithscope.retrain.roar import Forecast
+    from faithscope.cli.console import note, print_json, say, waiting
+    from faithscope.cli.console_roar import show_roar
+    from faithscope.probes.retrain.roar import Forecast
 
     costs = {}
     for cell in study.cells():

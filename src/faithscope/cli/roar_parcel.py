@@ -11,18 +11,18 @@ from faithscope.cli.shared import check_run
 from faithscope.errors import FaithscopeError
 
 if TYPE_CHECKING:
-    from faithscope.retrain.parcel import Unpacked
+    from faithscope.probes.retrain.parcel import Unpacked
 
 
 def pack_to(run: Path, out: Path | None, part_size: float, states: bool, as_json: bool) -> None:
     """Pack a run, and say how it is unpacked."""
-    from faithscope.console import print_json, say, say_lines, waiting
+    from faithscope.cli.console import print_json, say, say_lines, waiting
 
     check_run(run)
     whole = run if run.name not in ("", "..") else run.resolve()
     folder = out or whole.with_name(f"{whole.name}.parcel")
     with waiting("packing"):
-        from faithscope.retrain.parcel import pack_run
+        from faithscope.probes.retrain.parcel import pack_run
 
         parcel = pack_run(run, folder, part_megabytes=part_size, states=states)
     sizes = parcel.sizes
@@ -50,14 +50,14 @@ def pack_to(run: Path, out: Path | None, part_size: float, states: bool, as_json
 
 def unpack_to(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
     """Unpack a run, or several into one, and say how it goes on."""
-    from faithscope.console import print_json, say, waiting
+    from faithscope.cli.console import print_json, say, waiting
 
     if out is None:
         raise FaithscopeError("--unpack needs --out, the folder in which the run is to go on.")
     for folder in folders:
         check_run(folder)
     with waiting("unpacking"):
-        from faithscope.retrain.parcel import unpack_run
+        from faithscope.probes.retrain.parcel import unpack_run
 
         found = unpack_run(folders, out)
     if as_json:

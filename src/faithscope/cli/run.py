@@ -11,8 +11,8 @@ from faithscope.cli.shared import Device, Json, Limit, Yes, app, as_data, ask, e
 from faithscope.errors import FaithscopeError
 
 if TYPE_CHECKING:
-    from faithscope.evaluation import Evaluation
-    from faithscope.results import Result
+    from faithscope.probes.perturb.evaluation import Evaluation
+    from faithscope.result import Result
     from faithscope.studies import Cell
 
 
@@ -41,7 +41,7 @@ def run(
     yes: Yes = False,
 ) -> None:
     """Run a study: every combination of its models, data, fills …; goes on if it was stopped."""
-    from faithscope.console import (
+    from faithscope.cli.console import (
         note,
         print_json,
         run_with_progress,
@@ -52,7 +52,7 @@ def run(
     )
 
     with waiting("reading the study"):
-        from faithscope.evaluation import Forecast
+        from faithscope.probes.perturb.evaluation import Forecast
         from faithscope.studies.run import forecast_study, run_study
         from faithscope.studies.study import Study, load_study
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from faithscope import __version__
 from faithscope.errors import FaithscopeError, unknown
+from faithscope.version import __version__
 
 if TYPE_CHECKING:
-    from faithscope.evaluation import Evaluation, Forecast
-    from faithscope.results import Result
-    from faithscope.retrain.roar import Forecast as RoarForecast
+    from faithscope.probes.perturb.evaluation import Evaluation, Forecast
+    from faithscope.probes.retrain.roar import Forecast as RoarForecast
+    from faithscope.result import Result
 
 BUNDLED_MODEL, BUNDLED_DATA = "bundled:cifar10_vit", "bundled:cifar10"
 ORDER = ("demo", "evaluate", "run", "explain", "roar", "report", "compare", "list", "doctor")
@@ -130,7 +130,7 @@ def faithscope(
 
 def forecast_of(evaluation: Evaluation) -> Forecast:
     """What an evaluation will cost, measured."""
-    from faithscope.console import waiting
+    from faithscope.cli.console import waiting
 
     with waiting("measuring what it will cost"):
         return evaluation.forecast()

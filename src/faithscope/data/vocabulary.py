@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor
 
 from faithscope.data.text import TextData, Texts, TokenData, Tokens
-from faithscope.errors import FaithscopeError
 
 SPECIALS = ("[PAD]", "[CLS]", "[EOS]", "[MASK]", "[UNK]")
 PAD, CLS, EOS, MASK, UNK = range(5)
@@ -46,24 +44,6 @@ class Vocabulary:
             return cls.from_words(data.vocabulary)
         texts = chain(data.train.words, data.train.auxiliary_words or ())
         return cls.from_words(frequent_words(texts, data.min_df))
-
-    @classmethod
-    def from_json(cls, text: str) -> Vocabulary:
-        """Read what `to_json` wrote."""
-        try:
-            words = tuple(json.loads(text)["words"])
-        except (ValueError, KeyError, TypeError):
-            words = ()
-        if words[: len(SPECIALS)] != SPECIALS or not all(isinstance(word, str) for word in words):
-            raise FaithscopeError(
-                f"This is not a vocabulary: 'words' must be a list that starts with {SPECIALS[0]}, "
-                f"{SPECIALS[1]}, …."
-            )
-        return cls(words)
-
-    def to_json(self) -> str:
-        """Write all words as JSON: a word may be a blank or hold a line break."""
-        return json.dumps({"words": list(self.words)}, ensure_ascii=False)
 
     def __len__(self) -> int:
         return len(self.words)

@@ -12,7 +12,7 @@ from faithscope.metrics.metric import (
 
 from faithscope.metrics.saco import AUTO_K, SaCo, auto_k, check_k, saco  # isort: skip
 from faithscope.metrics.curves import area, mean_drop, mean_log_odds
-from faithscope.metrics.racu import absolute_area, racu, racu_doubts, seed_interval
+from faithscope.metrics.racu import absolute_area, racu, racu_doubts
 
 __all__ = [
     "AUTO_K",
@@ -33,5 +33,4 @@ __all__ = [
     "register_metric",
     "resolve_metrics",
     "saco",
-    "seed_interval",
 ]

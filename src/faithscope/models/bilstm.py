@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,11 +19,21 @@ from torch import Tensor
 
 from faithscope.models.recurrence import Counts, recur, spans_of, starts_of
 
-if TYPE_CHECKING:
-    from faithscope.data.text import WordVectors
-
 Parameters = Mapping[str, Tensor]
 """Parameters by name, each [M, …]."""
+
+
+class WordVectors(Protocol):
+    """Pretrained vectors of words; others start at zero, or from N(0, 1) (`normal`)."""
+
+    @property
+    def vectors(self) -> Mapping[str, np.ndarray]: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def normal(self) -> bool: ...
 
 
 @dataclass(frozen=True)

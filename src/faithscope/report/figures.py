@@ -14,12 +14,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from faithscope.data.pictures import photographs, scale_map
 from faithscope.errors import FaithscopeError
 from faithscope.models import Model
 from faithscope.perturb import to_pixels
 from faithscope.report.style import INK, MUTED, colours, house_style, wrap_label
-from faithscope.results.files import write_output
-from faithscope.results.pictures import photographs, scale_map
+from faithscope.runs.files import write_output
 
 Array = NDArray[np.float64]
 Rectangle = tuple[float, float, float, float]

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from faithscope.report.removal import Removal, removal_groups
 from faithscope.report.style import colours
-from faithscope.results import Result
-from faithscope.results.removal import Removal, removal_groups
-from faithscope.results.stats import spearman
+from faithscope.result import Result
+from faithscope.verdicts.statistics import spearman
 
 Array = NDArray[np.float64]
 Bytes = NDArray[np.uint8]

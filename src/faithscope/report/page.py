@@ -17,15 +17,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from faithscope import __version__
 from faithscope.errors import FaithscopeError
 from faithscope.perturb import FILLS
 from faithscope.report.gallery import MOST_BYTES, colour_table, make_gallery
 from faithscope.report.plots import Plot, plots_of, sensitivity
 from faithscope.report.style import number
-from faithscope.results import Result
-from faithscope.results.files import write_output
-from faithscope.results.sensitivity import sensitivity_rows
+from faithscope.result import Result
+from faithscope.runs.files import write_output
+from faithscope.verdicts.sensitivity import sensitivity_rows
+from faithscope.version import __version__
 
 MEANINGS: Mapping[str, Mapping[str, str]] = {
     "target": {

@@ -21,6 +21,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from faithscope.report.figures import save_figure
+from faithscope.report.removal import removal_curves
 from faithscope.report.style import (
     BAND,
     BETTER,
@@ -33,8 +34,8 @@ from faithscope.report.style import (
     shorten,
     to_svg,
 )
-from faithscope.results import Result, ks_of
-from faithscope.results.removal import removal_curves
+from faithscope.result import Result
+from faithscope.verdicts.sensitivity import ks_of
 
 Array = NDArray[np.float64]
 

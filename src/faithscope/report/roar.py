@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from faithscope.errors import FaithscopeError
+from faithscope.probes.retrain.verdict import METRICS, PROCEDURES, in_words, score
 from faithscope.report.page import VERDICTS, breakable, count, duration, fill_template, moment
 from faithscope.report.roar_figures import roar_plots, written_legend
 from faithscope.report.roar_rows import (
@@ -33,11 +34,10 @@ from faithscope.report.roar_tables import (
     time_table,
 )
 from faithscope.report.tables import Table
-from faithscope.results.files import write_output
-from faithscope.retrain.verdict import METRICS, PROCEDURES, in_words, score
+from faithscope.runs.files import write_output
 
 if TYPE_CHECKING:
-    from faithscope.retrain.result import RoarResult
+    from faithscope.probes.retrain.result import RoarResult
 
 TITLES = {
     "curves": "What masking the most important words costs",

@@ -15,16 +15,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
-from faithscope.metrics.racu import FEWEST_SEEDS
+from faithscope.probes.retrain.verdict import METRICS
 from faithscope.report.figures import check_suffix
 from faithscope.report.plots import LINE_MARKERS, WIDTH, Plot
 from faithscope.report.roar_rows import NO_ENDS, sparsity_rows
 from faithscope.report.style import INK, MUTED, SERIES, heading, house_style, shorten, tidy
-from faithscope.retrain.verdict import METRICS
+from faithscope.verdicts.statistics import FEWEST_SEEDS
 
 if TYPE_CHECKING:
-    from faithscope.retrain.result import RoarResult
-    from faithscope.retrain.synthetic import SyntheticResult
+    from faithscope.cli.synthetic import SyntheticResult
+    from faithscope.probes.retrain.result import RoarResult
 
 Row = Mapping[str, Any]
 Look = Mapping[str, Any]

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from faithscope.metrics.racu import FEWEST_SEEDS, is_surely_above, told_interval
-from faithscope.retrain.verdict import METRICS, PROCEDURES, score
+from faithscope.probes.retrain.verdict import METRICS, PROCEDURES, score
+from faithscope.verdicts.statistics import FEWEST_SEEDS, is_surely_above, told_interval
 
 if TYPE_CHECKING:
-    from faithscope.retrain.result import RoarResult
+    from faithscope.probes.retrain.result import RoarResult
 
 Row = dict[str, Any]
 

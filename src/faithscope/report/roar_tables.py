@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from faithscope.probes.retrain.verdict import METRICS, PROCEDURES, score
 from faithscope.report.page import duration
 from faithscope.report.plots import Plot
 from faithscope.report.roar_figures import roar_plots
@@ -29,10 +30,9 @@ from faithscope.report.tables import (
     save_plots,
     write_table,
 )
-from faithscope.retrain.verdict import METRICS, PROCEDURES, score
 
 if TYPE_CHECKING:
-    from faithscope.retrain.result import RoarResult
+    from faithscope.probes.retrain.result import RoarResult
 
 Labels = Mapping[str, str]
 """What a run is called in the column of data sets, by the run's name."""

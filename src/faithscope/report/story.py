@@ -26,6 +26,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
+from faithscope.data.pictures import photographs
 from faithscope.errors import FaithscopeError, choose
 from faithscope.models import Model
 from faithscope.perturb import to_pixels
@@ -40,6 +41,7 @@ from faithscope.report.figures import (
     save_figure,
     to_bytes,
 )
+from faithscope.report.removal import find_metric, pair_parts, removal_groups
 from faithscope.report.style import (
     BETTER,
     INK,
@@ -51,9 +53,7 @@ from faithscope.report.style import (
     shorten,
     wrap_label,
 )
-from faithscope.results import Result
-from faithscope.results.pictures import photographs
-from faithscope.results.removal import find_metric, pair_parts, removal_groups
+from faithscope.result import Result
 
 Array = NDArray[np.float64]
 Limits = tuple[float, float]

@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 
 from faithscope.errors import choose
 from faithscope.report.plots import Plot, plots_of, sensitivity
-from faithscope.results import Result, sensitivity_rows
-from faithscope.results.files import write_output
-from faithscope.results.result import SIGNIFICANT, escape_markdown, markdown_table
-from faithscope.results.sensitivity import reads_k
+from faithscope.result import SIGNIFICANT, Result, escape_markdown, markdown_table
+from faithscope.runs.files import write_output
+from faithscope.verdicts.sensitivity import reads_k, sensitivity_rows
 
 Row = Mapping[str, Any]
 AnyResult = TypeVar("AnyResult")

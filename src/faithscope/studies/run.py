@@ -11,14 +11,15 @@ import pyarrow as pa
 
 from faithscope.data import in_random_order, load_data
 from faithscope.errors import choose
-from faithscope.evaluation import Evaluation, Forecast, prepare
 from faithscope.models import Model, load_model
-from faithscope.results import Result, sensitivity_rows
+from faithscope.probes.perturb.evaluation import Evaluation, Forecast, prepare
+from faithscope.result import Result
 from faithscope.studies.study import Cell, Study
+from faithscope.verdicts.sensitivity import sensitivity_rows
 
 if TYPE_CHECKING:
-    from faithscope.results.runs import RoarRuns
-    from faithscope.retrain.study import RoarStudy
+    from faithscope.studies.roar import RoarStudy
+    from faithscope.studies.runs import RoarRuns
 
 Runner = Callable[[Cell, Evaluation, Path], Result]
 
@@ -99,7 +100,7 @@ def run_study(
 ) -> StudyResult | RoarRuns:
     """Run every cell into a folder of its own below `out`; what is finished is not run again."""
     if not isinstance(study, Study):
-        from faithscope.retrain.study import run_roar_study
+        from faithscope.studies.roar import run_roar_study
 
         return run_roar_study(study, out, device=device)
     results = {}

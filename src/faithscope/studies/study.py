@@ -21,7 +21,7 @@ from faithscope.metrics import SaCo, check_k, resolve_metrics
 from faithscope.perturb import FILLS, TIES, UNITS, UPSAMPLES
 
 if TYPE_CHECKING:
-    from faithscope.retrain.study import RoarStudy
+    from faithscope.studies.roar import RoarStudy
 
 KINDS = ("images", "roar")
 """What a study is of; without a word about it, of images."""
@@ -106,7 +106,7 @@ _NUMBERS = {"seeds": 0, "random_draws": 0, "limit": 1}
 def load_study(path: str | Path, changes: Mapping[str, Any] | None = None) -> Study | RoarStudy:
     """Read a study from YAML, with some keys changed; what is wrong is said in one sentence.
 
-    One with `kind: roar` is a ROAR study (retrain/study.py).
+    One with `kind: roar` is a ROAR study (studies/roar.py).
     """
     file = Path(path)
     try:
@@ -126,7 +126,7 @@ def load_study(path: str | Path, changes: Mapping[str, Any] | None = None) -> St
     choose("kind of study", content["kind"], KINDS)
     if content.pop("kind") == "images":
         return make_study(content)
-    from faithscope.retrain.study import make_roar_study
+    from faithscope.studies.roar import make_roar_study
 
     return make_roar_study(content)
 

@@ -1,0 +1,1 @@
+"""How faithfulness is probed: perturb the input, or remove and retrain."""

@@ -1,0 +1,327 @@
+"""One shard of images, as far as the model is asked: targets, maps, ranks, plans, answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from faithscope.data import Batch
+from faithscope.errors import FaithscopeError
+from faithscope.methods import Method, explain_images
+from faithscope.metrics import AUTO_K, Metric, auto_k
+from faithscope.models import Model, PassCounter, cannot_run, undisturbed
+from faithscope.perturb import (
+    FillContext,
+    order_units,
+    ranks_of,
+    span_sums,
+    to_patches,
+    to_pixels,
+)
+from faithscope.probes.perturb.plan import Plan, plan_map
+from faithscope.probes.perturb.respond import Responder, Rows, Subject, check_classes
+
+MINIATURE = 56
+"""Longest side of a map that is kept to be looked at."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Every choice that changes a score; recorded with every result."""
+
+    target: str
+    k: int | str
+    fill: str
+    units: str
+    upsample: str
+    ties: str
+    group: str
+    random_draws: int
+    seed: int
+    precision: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of maps: a method, or maps that were given, and the draw of a random one."""
+
+    label: str
+    draw: int = 0
+    method: Method | None = None
+
+
+@dataclass(eq=False)
+class Job:
+    """Everything that stays the same from shard to shard, and what it has cost so far."""
+
+    model: Model
+    responder: Responder
+    columns: Sequence[Column]
+    metrics: Sequence[Metric]
+    protocol: Protocol
+    given: Mapping[str, Tensor]
+    target: str | int | Tensor
+    explain_batch_size: int
+    explanation_passes: int = 0
+    explain_seconds: float = 0.0
+    granularity: dict[str, str] = field(default_factory=dict)
+
+    def cost(self) -> dict[str, float]:
+        """What was spent so far."""
+        return {
+            "response_passes": self.responder.passes,
+            "explanation_passes": self.explanation_passes,
+            "explain_seconds": self.explain_seconds,
+            "halvings": self.responder.halvings,
+        }
+
+    def charge(self, cost: Mapping[str, float], granularity: Mapping[str, str]) -> None:
+        """Take over what an earlier run spent on a shard, and learnt from it."""
+        self.responder.passes += int(cost["response_passes"])
+        self.responder.halvings += int(cost["halvings"])
+        self.responder.advance(int(cost["response_passes"]))
+        self.explanation_passes += int(cost["explanation_passes"])
+        self.explain_seconds += cost["explain_seconds"]
+        for label, size in granularity.items():
+            self.granularity.setdefault(label, size)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """The maps of a shard in ranked units; plans and salience sums by what "auto" means for a map.
+
+    Shapes: ranks int32 [S, M, n] and sums float64 [S, M, C] on the device; finite, constant bool
+    and auto int64 [S, M] on the CPU.
+    """
+
+    ranks: Tensor
+    shape: tuple[int, int]
+    finite: Tensor
+    constant: Tensor
+    auto: Tensor
+    plans: Mapping[int, Plan]
+    sums: Mapping[int, Tensor]
+
+    @property
+    def has_removed(self) -> bool:
+        """Whether any plan needs the fully removed images."""
+        return any(plan.shared > 1 for plan in self.plans.values())
+
+    def pairs(self, auto: int) -> tuple[Tensor, Tensor]:
+        """Which (sample, map) pairs follow this plan: those that are finite, [P] each."""
+        sample, column = (self.finite & (self.auto == auto)).nonzero(as_tuple=True)
+        return sample, column
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What the model answered about one shard, on its device.
+
+    Shapes: target, predicted, log_p0 [S]; log_p, top1 [R] in the order of the rows: the removed
+    images, then each pair's own cuts, plan by plan. `miniatures`, by method, are small maps of the
+    first samples, [P, h, w].
+    """
+
+    batch: Batch
+    ranked: Ranked
+    target: Tensor
+    predicted: Tensor
+    log_p0: Tensor
+    log_p: Tensor
+    top1: Tensor
+    miniatures: Mapping[str, Tensor]
+
+
+def ask_shard(job: Job, batch: Batch, *, pictures: int = 0) -> Answers:
+    """Run everything the model must be asked about one shard; keep small maps of some samples.
+
+    A shard is packed by itself, so the same shard gives the same bits. The answers stay on the
+    device: whoever reads them waits for them, and the next shard can be asked meanwhile.
+    """
+    images = batch.images.to(job.model.device)
+    inputs = images.to(job.responder.forward.dtype)
+    with undisturbed(job.model.module):
+        log_p0, predicted, target = _intact(job, batch, inputs)
+        maps = _maps(job, batch, images, target)
+        miniatures = _miniatures(job, maps, pictures)
+        ranked = _rank(job, maps, images)
+        del maps
+        context = FillContext(batch.keys, job.protocol.seed, job.model.mean, job.model.std)
+        exact = images.to(torch.promote_types(images.dtype, inputs.dtype))
+        field = job.responder.fill.field(exact, context).to(inputs.dtype)
+        subject = Subject(inputs, field, ranked.ranks.flatten(0, 1), ranked.shape)
+        rows = _rows(ranked)
+        log_p, top1 = log_p0[:0], predicted[:0]
+        if len(rows):
+            log_p, top1 = job.responder.perturbed(subject, rows, target)
+    return Answers(batch, ranked, target, predicted, log_p0, log_p, top1, miniatures)
+
+
+def _intact(job: Job, batch: Batch, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the intact images; gives log p of the target, the predicted class, the target."""
+    target = _given_target(job, batch)
+    if target is not None:
+        target = target.to(inputs.device)
+    try:
+        log_p0, predicted = job.responder.intact(inputs, target)
+    except FaithscopeError:
+        raise
+    except (RuntimeError, AssertionError, ValueError, IndexError) as error:
+        raise cannot_run(job.model, inputs, error) from error
+    if batch.labels is not None:
+        check_classes(batch.labels, job.responder.classes)
+    return log_p0, predicted, predicted if target is None else target
+
+
+def _given_target(job: Job, batch: Batch) -> Tensor | None:
+    if isinstance(job.target, Tensor):
+        return job.target[list(batch.positions)]
+    if isinstance(job.target, int):
+        return torch.full((len(batch.images),), job.target)
+    if job.target == "predicted":
+        return None
+    if batch.labels is None:
+        raise FaithscopeError("target='label' needs labels: give labels=… or target='predicted'.")
+    return batch.labels
+
+
+def _maps(job: Job, batch: Batch, images: Tensor, target: Tensor) -> list[Tensor]:
+    """Make or fetch one tensor of maps per column, in the columns' order."""
+    wanted = [(column.method, column.draw) for column in job.columns if column.method]
+    made = iter(_explain(job, batch, images, target, wanted) if wanted else [])
+    maps = []
+    for column in job.columns:
+        if column.method:
+            maps.append(next(made))
+        else:
+            maps.append(_take(job.given[column.label], batch.positions).to(images.device))
+        job.granularity.setdefault(column.label, _granularity(job, column, maps[-1], images))
+    return maps
+
+
+def _miniatures(job: Job, maps: Sequence[Tensor], count: int) -> dict[str, Tensor]:
+    """The first maps of every method, of a random one its first draw, averaged down to a size."""
+    small = {}
+    for column, values in zip(job.columns, maps, strict=True):
+        if count and column.draw == 0:
+            longest = max(values.shape[-2:])
+            high, wide = (max(1, side * MINIATURE // longest) for side in values.shape[-2:])
+            shown = values[:count, None].to(torch.promote_types(values.dtype, torch.float32))
+            if longest > MINIATURE:
+                shown = F.adaptive_avg_pool2d(shown, (high, wide))
+            small[column.label] = shown[:, 0]
+    return small
+
+
+def _granularity(job: Job, column: Column, maps: Tensor, images: Tensor) -> str:
+    """What a method declares; else whether its maps have the shape of the patch grid."""
+    shape, size = tuple(maps.shape[-2:]), tuple(images.shape[-2:])
+    grid = job.model.grid(*size)
+    if shape not in (size, grid):
+        raise FaithscopeError(
+            f"The maps '{column.label}' are {shape[0]}×{shape[1]}, but an image is "
+            f"{size[0]}×{size[1]}: give maps of images of one size."
+        )
+    if column.method and column.method.granularity != "any":
+        return column.method.granularity
+    return "patch" if shape == grid else "pixel"
+
+
+def _take(maps: Tensor, positions: Sequence[int]) -> Tensor:
+    """Pick maps by position, without a copy where the positions follow each other."""
+    first, last = positions[0], positions[-1]
+    return maps[first : last + 1] if last - first + 1 == len(positions) else maps[list(positions)]
+
+
+def _clock(device: torch.device) -> float:
+    """Seconds, once the device has done what it was asked."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _explain(
+    job: Job, batch: Batch, images: Tensor, target: Tensor, wanted: list[tuple[Method, int]]
+) -> list[Tensor]:
+    """Run the methods in batches that fit in memory, and note what that cost."""
+    counter, started = PassCounter(), _clock(images.device)
+    with counter.watch(job.model.module):
+        maps, fitting, halvings = explain_images(
+            job.model,
+            images,
+            target,
+            wanted,
+            keys=batch.keys,
+            seed=job.protocol.seed,
+            batch_size=job.explain_batch_size,
+        )
+    job.explain_batch_size = fitting
+    job.responder.halvings += halvings
+    job.explanation_passes += counter.count
+    job.explain_seconds += _clock(images.device) - started
+    return maps
+
+
+def _rank(job: Job, maps: Sequence[Tensor], images: Tensor) -> Ranked:
+    """Bring every map to units, rank them, and sum the salience of every cut that is planned."""
+    protocol = job.protocol
+    shape = (images.shape[-2], images.shape[-1])
+    if protocol.units == "patches":
+        shape = job.model.require_grid(images, "units='patches'")
+    n = shape[0] * shape[1]
+    automatic = any(metric.resolution(protocol.k) == "auto" for metric in job.metrics)
+    plans = {
+        auto: plan_map(job.metrics, n, k=protocol.k, auto=auto)
+        for auto in (AUTO_K if automatic else AUTO_K[:1])
+    }
+    ranks, finite, constant, autos = [], [], [], []
+    sums: dict[int, list[Tensor]] = {auto: [] for auto in plans}
+    for values in maps:
+        if protocol.units == "patches":
+            values = to_patches(values, shape)
+        else:
+            values = to_pixels(values, shape, protocol.upsample)
+        values = values.flatten(1)
+        order = order_units(values, protocol.ties)
+        ordered = values.gather(1, order)
+        ranks.append(ranks_of(order))
+        finite.append(torch.isfinite(values).all(1))
+        constant.append(values.amax(1) == values.amin(1))
+        autos.append(auto_k(ordered) if automatic else torch.full_like(order[:, 0], AUTO_K[0]))
+        for auto, plan in plans.items():
+            sums[auto].append(span_sums(ordered, list(plan.cuts)))
+    return Ranked(
+        torch.stack(ranks, 1),
+        shape,
+        torch.stack(finite, 1).cpu(),
+        torch.stack(constant, 1).cpu(),
+        torch.stack(autos, 1).cpu(),
+        plans,
+        {auto: torch.stack(columns, 1) for auto, columns in sums.items()},
+    )
+
+
+def _rows(ranked: Ranked) -> Rows:
+    """Every planned input of every usable map as one stream: the removed images, then the maps."""
+    samples, columns, n = ranked.ranks.shape
+    everything = torch.arange(samples if ranked.has_removed else 0)
+    nothing = torch.zeros_like(everything)
+    parts = [Rows(everything, everything * columns, nothing, nothing + n)]
+    for auto, plan in ranked.plans.items():
+        sample, column = ranked.pairs(auto)
+        own = torch.tensor(plan.own, dtype=torch.int64).reshape(-1, 2)
+        repeats = len(own)
+        parts.append(
+            Rows(
+                sample.repeat_interleave(repeats),
+                (sample * columns + column).repeat_interleave(repeats),
+                own[:, 0].repeat(len(sample)),
+                own[:, 1].repeat(len(sample)),
+            )
+        )
+    return Rows.join(parts)

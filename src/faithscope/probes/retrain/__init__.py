@@ -1,0 +1,1 @@
+"""Remove what a method points to, and train again."""

@@ -1,0 +1,68 @@
+"""Models to retrain by name: `bilstm`, the paper's BiLSTM-attention, or `hf:ID`, any encoder."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from faithscope.data.text import TextData
+from faithscope.errors import FaithscopeError, unknown
+from faithscope.models.sources import choose_device
+from faithscope.probes.retrain.learner import Learner, Recipe
+
+TEXT_MODELS = {
+    "bilstm": "BiLSTM-attention, single or paired, as in the paper; trained from the start.",
+    "hf:ID": "Any sequence classifier of Hugging Face, an id or a folder; fine-tuned.",
+}
+
+
+def load_learner(
+    name: str,
+    data: TextData,
+    *,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    device: str = "auto",
+) -> Learner:
+    """Make a model ready to be trained on a data set.
+
+    Args:
+        name: ``bilstm`` or ``hf:ID or folder``, for example ``hf:roberta-base``.
+        data: the data set; the paper's hyper-parameters go by its kind.
+        epochs: how long to train; by default as long as the paper.
+        batch_size: texts per step, if not the paper's.
+        learning_rate: of Adam, if not the paper's.
+        device: "auto" is a GPU if there is one.
+    """
+    check_model(name)
+    changes = check_recipe(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+    place = str(choose_device(device))
+    if name == "bilstm":
+        from faithscope.probes.retrain.bilstm import SETTINGS, BiLSTMLearner
+
+        recipe = replace(SETTINGS[data.kind].recipe, **changes)
+        return BiLSTMLearner(data.kind, device=place, recipe=recipe)
+    from faithscope.probes.retrain.finetune import FinetuneLearner, finetune_recipe
+
+    recipe = replace(finetune_recipe(data.kind), **changes)
+    return FinetuneLearner(name, data, recipe=recipe, device=place)
+
+
+def check_model(name: str) -> None:
+    """Refuse a name that cannot be a model's, before anything is loaded."""
+    if not isinstance(name, str) or not (name == "bilstm" or name.partition(":")[0] == "hf"):
+        raise unknown("text model", str(name), TEXT_MODELS)
+
+
+def check_recipe(**given: float | None) -> dict[str, Any]:
+    """What of a recipe is changed; refuse numbers that cannot train anything."""
+    for key, value in given.items():
+        whole = Recipe.__annotations__[key] == "int"
+        known = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        if value is not None and not (known and (1 if whole else 1e-12) <= value < math.inf):
+            what = "a whole number of at least 1" if whole else "a number above 0"
+            what += " that is finite" * (value == math.inf)
+            raise FaithscopeError(f"{key} must be {what}, got {value!r}.")
+    return {key: value for key, value in given.items() if value is not None}

@@ -1,1 +1,0 @@
-"""Retraining: ROAR, Recursive ROAR and RACU."""

@@ -1,0 +1,1 @@
+"""What scores say: intervals, tests, comparisons, sentences."""

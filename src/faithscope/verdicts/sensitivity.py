@@ -1,0 +1,200 @@
+"""What the choices of a protocol move: a metric under two fills, two K's, two rules for ties.
+
+Everything is read from the results and their manifests, so a folder of finished runs is enough.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from faithscope.result import Result
+from faithscope.verdicts.pairing import other_answers, shared_samples
+from faithscope.verdicts.statistics import rank_agreement, sensitivity, share_flipped
+
+Array = NDArray[np.float64]
+Row = dict[str, Any]
+
+AXES = ("fill", "units", "upsample", "ties", "group", "k", "seed")
+"""Choices of which two runs may differ in one; runs that differ in anything else stay apart."""
+
+_K = re.compile(r"(?<=[(,])\s*k=([^,)]+)(?:,\s*)?")
+
+
+def sensitivity_rows(results: Mapping[str, Result]) -> list[Row]:
+    """What each choice moves: its first value, in the order of the results, against the others.
+
+    One row per metric: `absolute` and `signed` mean change of a score, the signed one with its
+    interval; `flipped`, the share of pairs of methods whose order of means, from better to worse,
+    changes; and `agreement`, the rank correlation over methods, image by image, with its interval.
+    Random attribution is one of the methods.
+    """
+    settings = [_settings(result) for result in results.values()]
+    runs = list(zip(settings, results.values(), strict=True))
+    return [*_across_runs(runs), *_across_ks(runs), *_within_runs(runs)]
+
+
+def ks_of(result: Result) -> dict[str, dict[str, str]]:
+    """The K's that a SaCo was computed with: by metric without its K, label by K, as asked for.
+
+    A metric that does not name its K has that of the protocol.
+    """
+    families: dict[str, dict[str, str]] = {}
+    for label in result.metrics:
+        if re.match(r"saco\b", label):
+            named = _K.search(label)
+            k = named[1] if named else str(result.manifest["protocol"]["k"])
+            families.setdefault(_without_k(label), {}).setdefault(k, label)
+    return families
+
+
+def telling_names(results: Mapping[str, Result]) -> dict[str, str]:
+    """What tells each run from the others, in words; their own names if that is not enough."""
+    settings = [_settings(result) for result in results.values()]
+    runs = list(zip(settings, results.values(), strict=True))
+    told = [_where(each, runs) for each in settings]
+    clear = all(words and told.count(words) == 1 for words in told)
+    return dict(zip(results, told if clear else results, strict=True))
+
+
+def _without_k(label: str) -> str:
+    """Leave the K out of a metric's label.
+
+    >>> _without_k("saco(k=5, weight=ratio)"), _without_k("saco(k=5)")
+    ('saco(weight=ratio)', 'saco')
+    """
+    return _K.sub("", label).replace("()", "").replace(",)", ")")
+
+
+def _settings(result: Result) -> dict[str, Any]:
+    """Everything that must be equal for two scores to mean the same."""
+    model = result.manifest["model"]
+    return {
+        "model": (model["name"], model["fingerprint"]),
+        "data": result.manifest["data"]["name"],
+        **result.manifest["protocol"],
+    }
+
+
+Runs = Sequence[tuple[dict[str, Any], Result]]
+
+
+def _across_runs(runs: Runs) -> Iterator[Row]:
+    for axis in AXES:
+        for (settings, left), *others in _alike(runs, but=axis):
+            for others_settings, right in others:
+                pair = settings[axis], others_settings[axis]
+                samples = shared_samples(left, right)
+                if pair[0] == pair[1] or not samples or other_answers(left, right, samples).any():
+                    continue
+                methods = [method for method in left.methods if method in right.methods]
+                for metric in left.metrics:
+                    if metric not in right.metrics or (axis == "k" and not reads_k(metric)):
+                        continue
+                    values = (_values(r, metric, methods, samples) for r in (left, right))
+                    yield _moved(_where(settings, runs, axis), axis, pair, metric, *values)
+
+
+def _alike(runs: Runs, *, but: str) -> list[list[tuple[dict[str, Any], Result]]]:
+    """Runs that differ in one choice at most, together; the first value comes first."""
+    groups: dict[tuple[Any, ...], list[tuple[dict[str, Any], Result]]] = {}
+    for settings, result in runs:
+        rest = tuple(value for name, value in sorted(settings.items()) if name != but)
+        groups.setdefault(rest, []).append((settings, result))
+    return list(groups.values())
+
+
+def reads_k(metric: str) -> bool:
+    """Whether a metric has its K from the protocol."""
+    return bool(re.match(r"saco\b", metric)) and not _K.search(metric)
+
+
+def _across_ks(runs: Runs) -> Iterator[Row]:
+    for settings, result in runs:
+        for name, labels in ks_of(result).items():
+            (first, label), *others = labels.items()
+            for other, other_label in others:
+                values = (_values(result, metric) for metric in (label, other_label))
+                yield _moved(_where(settings, runs), "k", (first, other), name, *values)
+
+
+def _within_runs(runs: Runs) -> Iterator[Row]:
+    for settings, result in runs:
+        where = _where(settings, runs)
+        if {"aopc", "comprehensiveness"} <= set(result.metrics):
+            values = (_values(result, metric) for metric in ("aopc", "comprehensiveness"))
+            pair = ("most relevant first", "least relevant first")
+            yield _moved(where, "removal order", pair, "aopc", *values, opposed=True)
+        if {"random", "random_patch"} <= set(result.methods):
+            for metric in result.metrics:
+                pair = ("random", "random_patch")
+                values = (result.values(name, metric)[None] for name in pair)
+                yield _moved(where, "random attribution", pair, metric, *values)
+
+
+def _where(settings: Mapping[str, Any], runs: Runs, but: str = "") -> str:
+    """What tells a run from the others, in words."""
+    told = []
+    for name, value in settings.items():
+        if name != but and any(other.get(name) != value for other, _ in runs):
+            told.append(_model_name(value, runs) if name == "model" else f"{name}={value}")
+    return ", ".join(told)
+
+
+def _model_name(model: tuple[str, str], runs: Runs) -> str:
+    """The name, with the weights' fingerprint if another model has the same."""
+    name, fingerprint = model
+    namesakes = {other["model"][1] for other, _ in runs if other["model"][0] == name}
+    return name if len(namesakes) == 1 else f"{name} ({fingerprint[:8]})"
+
+
+def _values(
+    result: Result,
+    metric: str,
+    methods: Sequence[str] | None = None,
+    samples: Sequence[str] | None = None,
+) -> Array:
+    """Scores [methods, samples], of all of them or of some in this order."""
+    values: Array = result.cube[:, result.metrics.index(metric)]
+    if methods is not None:
+        values = values[[result.methods.index(method) for method in methods]]
+    if samples is not None:
+        place = {sample: i for i, sample in enumerate(result.samples["sample"].to_pylist())}
+        values = values[:, [place[sample] for sample in samples]]
+    return values
+
+
+def _moved(
+    where: str,
+    axis: str,
+    settings: tuple[Any, Any],
+    metric: str,
+    first: Array,
+    second: Array,
+    *,
+    opposed: bool = False,
+) -> Row:
+    """One row; `opposed` if of one score more is better, of the other less."""
+    change = sensitivity(first, second)
+    alike = -second if opposed else second
+    flipped, agreement = share_flipped(first, alike), rank_agreement(first, alike)
+    return {
+        "where": where,
+        "axis": axis,
+        "first": str(settings[0]),
+        "second": str(settings[1]),
+        "metric": metric,
+        "samples": first.shape[1],
+        "absolute": float(change.absolute),
+        "signed": float(change.signed),
+        "signed_low": float(change.low),
+        "signed_high": float(change.high),
+        "flipped": float(flipped),
+        "agreement": float(agreement.mean),
+        "agreement_low": float(agreement.low),
+        "agreement_high": float(agreement.high),
+    }
