@@ -206,7 +206,7 @@ def test_interrupting_before_anything_was_begun(
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    for place in ("retrain.bilstm.BiLSTMLearner.begin", "probes.retrain.roar.prepare_roar"):
+    for place in ("probes.retrain.bilstm.BiLSTMLearner.begin", "probes.retrain.roar.prepare_roar"):
         monkeypatch.setattr(f"faithscope.{place}", stop)
         told = run("roar", "--dataset", texts, *QUICK, "--out", tmp_path / "run", code=130)
         assert told.stderr.splitlines()[-1] == "interrupted: nothing had been begun"
