@@ -59,11 +59,15 @@ def main() -> None:
         )
 
     manifest = evaluate().manifest
-    cost = {**manifest["cost"], "precision": manifest["protocol"]["precision"]}
-    passes, batch = cost["response_passes"], cost["batch_size"]
-    bare = bare_forwards(module, images, passes, batch, cost["precision"])
+    request = manifest.plan.request
+    passes, batch, precision = (
+        manifest.cost.response_passes,
+        request.batch_size,
+        request.precision,
+    )
+    bare = bare_forwards(module, images, passes, batch, precision)
     bare()
-    print(f"{options.model}, {passes} passes, batch {batch}, {cost['precision']}", flush=True)
+    print(f"{options.model}, {passes} passes, batch {batch}, {precision}", flush=True)
     ours, theirs = [], []
     for number in range(options.rounds):
         theirs.append(seconds(bare))
@@ -82,7 +86,7 @@ def main() -> None:
                 **vars(options),
                 "passes": passes,
                 "batch": batch,
-                "precision": cost["precision"],
+                "precision": precision,
                 "ratio": round(slow / fast, 4),
                 "evaluate_per_second": round(passes / slow, 1),
                 "bare_per_second": round(passes / fast, 1),

@@ -1,4 +1,4 @@
-"""Write reference.md from the registries; check that links lead somewhere and examples run.
+"""Write reference.md and the schema of manifests; check that links and examples work.
 
 python docs/build.py           # writes and checks
 python docs/build.py --check   # only checks, as the tests do
@@ -6,6 +6,7 @@ python docs/build.py --check   # only checks, as the tests do
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -13,32 +14,39 @@ import tempfile
 from dataclasses import fields
 from pathlib import Path
 
-from faithscope.cli.catalog import list_methods, options
-from faithscope.methods import METHODS
+from faithscope.cli.catalog import list_measures, list_methods, options
 from faithscope.metrics import METRICS
 from faithscope.perturb import FILLS
+from faithscope.runs.manifest import Manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 REFERENCE = ROOT / "docs" / "reference.md"
+SCHEMA = ROOT / "docs" / "manifest.schema.json"
 
 
 def reference() -> str:
     """The page that lists everything registered."""
-    methods = [
+    methods, measures = (
         [
-            f"`{method.name}`",
-            method.granularity,
-            ", ".join(sorted(method.needs)) or "—",
-            ", ".join(f"`{option}`" for option in options(entry)) or "—",
-            "yes" if method.in_papers else "",
-            method.summary,
+            [
+                f"`{entry['name']}`",
+                entry["granularity"],
+                ", ".join(entry["needs"]) or "—",
+                ", ".join(f"`{option}`" for option in options(entry)) or "—",
+                "yes" if entry["in_papers"] else "",
+                entry["summary"],
+            ]
+            for entry in entries
+            if "granularity" in entry
         ]
-        for method, entry in zip(METHODS.values(), list_methods(), strict=False)
-    ]
+        for entries in (list_methods(), list_measures())
+    )
+    heads = ["name", "granularity", "evidence", "options", "in the papers", "what it is"]
     metrics = [
         [
             f"`{metric.name}`",
+            metric.probe,
             "↑" if metric.higher_is_better else "↓",
             " … ".join(str(bound).replace("inf", "∞") for bound in metric.bounds),
             ", ".join(f"`{field.name}={field.default}`" for field in fields(metric)) or "—",
@@ -56,18 +64,21 @@ def reference() -> str:
             "",
             "## Methods",
             "",
-            table(
-                ["name", "granularity", "evidence", "options", "in the papers", "what it is"],
-                methods,
-            ),
+            table(heads, methods),
             "",
             "Definitions, variants and costs: [methods.md](methods.md).",
             "",
             "Also `captum:CLASS` for captum's attribution classes, any function, and maps given.",
             "",
+            "## Measures: methods for text",
+            "",
+            table(heads, measures),
+            "",
+            "Definitions: [text.md](text.md#measures).",
+            "",
             "## Metrics",
             "",
-            table(["name", "better", "range", "options", "equation", "paper"], metrics),
+            table(["name", "of", "better", "range", "options", "equation", "paper"], metrics),
             "",
             "## Fills",
             "",
@@ -75,6 +86,11 @@ def reference() -> str:
             "",
         ]
     )
+
+
+def schema() -> str:
+    """The JSON schema of a run's manifest, with its plan and request."""
+    return json.dumps(Manifest.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
@@ -112,12 +128,13 @@ def run_examples(page: Path) -> str:
 
 
 def main() -> int:
-    """Write the reference unless only checking; report every problem."""
+    """Write what is generated unless only checking; report every problem."""
     problems = []
-    if "--check" not in sys.argv:
-        REFERENCE.write_text(reference())
-    elif REFERENCE.read_text() != reference():
-        problems.append("reference.md is out of date: run `make docs`")
+    for file, text in ((REFERENCE, reference()), (SCHEMA, schema())):
+        if "--check" not in sys.argv:
+            file.write_text(text)
+        elif file.read_text() != text:
+            problems.append(f"{file.name} is out of date: run `make docs`")
     for page in PAGES:
         problems += broken_links(page)
         problems += filter(None, [run_examples(page)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,6 +54,35 @@ class Summaries:
 def rows_of(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A table as it was before it was written."""
     return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+class Shown:
+    """As much of a run as its plots and sentences read, from a summary."""
+
+    replicate = SimpleNamespace(word="image")
+
+    def __init__(self, run: Mapping[str, Any]) -> None:
+        self.methods, self.metrics = list(run["methods"]), list(run["metrics"])
+        self.rows, self._correlations = rows_of(run["summary"]), rows_of(run["correlations"])
+        methods = {
+            name: SimpleNamespace(is_random=about["random"], matched_random=about["matched_random"])
+            for name, about in run["methods"].items()
+        }
+        metrics = {
+            name: SimpleNamespace(name=name.partition("(")[0], **about)
+            for name, about in run["metrics"].items()
+        }
+        self.manifest = SimpleNamespace(methods=methods, metrics=metrics)
+
+    def arrow(self, metric: str) -> str:
+        """Which way is better."""
+        return "↑" if self.manifest.metrics[metric].higher_is_better else "↓"
+
+    def correlations(self) -> Any:
+        """The correlations' rows."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist(self._correlations)
 
 
 def find(table: Mapping[str, Any], **wanted: Any) -> dict[str, Any]:

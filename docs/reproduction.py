@@ -23,6 +23,7 @@ from filling import (
     RESULTS,
     ROOT,
     Row,
+    Shown,
     Summaries,
     find,
     interval,
@@ -1266,35 +1267,6 @@ def filled(text: str, have: Summaries) -> str:
 
 
 # The pictures
-
-
-class Shown:
-    """As much of a result as plots read, from a summary."""
-
-    def __init__(self, run: Mapping[str, Any]) -> None:
-        self.manifest = run
-        self.methods, self.metrics = list(run["methods"]), list(run["metrics"])
-
-    def arrow(self, metric: str) -> str:
-        """Which way is better."""
-        return "↑" if self.manifest["metrics"][metric]["higher_is_better"] else "↓"
-
-    def summary(self) -> Any:
-        """The summary's rows."""
-        return self._table("summary")
-
-    def correlations(self) -> Any:
-        """The correlations' rows."""
-        return self._table("correlations")
-
-    def verdicts(self) -> list[str]:
-        """Whether anything was tested."""
-        return list(self.manifest["verdicts"])
-
-    def _table(self, name: str) -> Any:
-        import pyarrow as pa
-
-        return pa.Table.from_pylist(rows_of(self.manifest[name]))
 
 
 def draw(have: Summaries) -> None:

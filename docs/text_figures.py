@@ -23,7 +23,7 @@ COLUMNS = {"recursive": "Recursive ROAR: ranked again", "roar": "ROAR: ranked on
 
 def draw_text(have: Summaries) -> None:
     """Draw every picture that there are runs for."""
-    from faithscope.report.plots import Plot
+    from faithscope.report.style import Plot
 
     percents, tokens = runs(have), runs(have, relative=False)
     drawn: dict[str, tuple[Any, str]] = {}
@@ -39,7 +39,7 @@ def draw_text(have: Summaries) -> None:
     if sparse := [run for run in percents if run.rows("sparsity")]:
         drawn["text-sparsity"] = small(sparse, sparsity_panel, floor=False), "sparsity"
     for name, (figure, words) in drawn.items():
-        save(Plot(name, figure, words, words), name)
+        save(Plot(name, words, figure, words, words), name)
 
 
 def by_data_set(own: Sequence[Run]) -> Any:
@@ -263,9 +263,9 @@ def racu_legend(figure: Any) -> None:
 
 def all_looks() -> dict[str, Any]:
     """Colour and marker of every measure."""
-    from faithscope.report.roar_figures import measure_looks
+    from faithscope.report.lines import line_looks
 
-    return dict(measure_looks(list(WORDS)))
+    return dict(line_looks(WORDS))
 
 
 def frame(

@@ -209,7 +209,7 @@ def one_class_points(run: Run, measure: str) -> dict[int, list[int]]:
     return found
 
 
-def mended_racu(run: Run, measure: str) -> Row:
+def repaired_racu(run: Run, measure: str) -> Row:
     """RACU with such points on the line between their neighbours."""
     curve, out = run.values(measure), one_class_points(run, measure)
     for own, seed in zip(curve, run.seeds, strict=True):
@@ -223,7 +223,7 @@ def hangs_on_one_class(run: Run, measure: str) -> bool:
     own = run.racu(measure)
     if own is None or not one_class_points(run, measure):
         return False
-    moves = abs(mended_racu(run, measure)["mean"] - own["mean"]) > HANGS
+    moves = abs(repaired_racu(run, measure)["mean"] - own["mean"]) > HANGS
     return moves and bool(recovered((run, "recursive", measure)))
 
 
@@ -234,7 +234,7 @@ def one_class_words(run: Run) -> str:
         f"On {run.short} {sum(map(len, one_class_points(run, name).values()))} of {trainings} "
         f"models of texts masked by {WORDS[name]} answer one class only, and with more masked some "
         "recover: trainings failed, or masks tell the class. With these points on the line between "
-        f"their neighbours its RACU is {shown(mended_racu(run, name))}, not "
+        f"their neighbours its RACU is {shown(repaired_racu(run, name))}, not "
         f"{shown(run.racu(name))}."
         for name in run.measures
         if hangs_on_one_class(run, name)

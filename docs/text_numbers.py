@@ -27,12 +27,12 @@ def fewest() -> int:
 
 def with_interval(values: Sequence[float] | Array) -> Row:
     """A mean over seeds with its 95 % interval; fewer than three have none, but are kept."""
-    from faithscope.verdicts.statistics import told_interval
+    from faithscope.verdicts.statistics import interval_or_nan
 
     known = [float(value) for value in values if np.isfinite(value)]
     if not known:
         return {**dict.fromkeys(ENDS), "values": []}
-    ends = (None if np.isnan(end) else end for end in told_interval(known))
+    ends = (None if np.isnan(end) else end for end in interval_or_nan(known))
     return {**dict(zip(ENDS, ends, strict=True)), "values": known}
 
 

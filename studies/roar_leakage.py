@@ -29,9 +29,9 @@ from faithscope.data.text_sources import describe, load_text
 from faithscope.data.vocabulary import UNK
 from faithscope.errors import FaithscopeError
 from faithscope.probes.retrain.learners import load_learner
-from faithscope.probes.retrain.masking import Masks
-from faithscope.probes.retrain.result import RoarResult
-from faithscope.probes.retrain.store import read_model
+from faithscope.probes.retrain.masking import Masks, unpacked_model
+from faithscope.probes.retrain.tasks import jobs_by_group, weights_name
+from faithscope.runs.files import read_tensors
 
 CONTROL = "random"
 RECIPE = ("epochs", "batch_size", "learning_rate")
@@ -46,22 +46,21 @@ def only_masks(data: TokenData, masks: Masks, unknown: int = UNK) -> TokenData:
     return data.with_ids(ids)
 
 
-def job_files(
-    folder: Path, run: RoarResult, measure: str, procedure: str, level: int
-) -> list[Path]:
-    """Where the finished trainings of all seeds have their masks.
-
-    Random masking and the first level are the same for both procedures, and stored as ROAR's.
-    """
-    is_shared = measure == CONTROL or level == run.levels[1]
-    name = f"{measure}-{'roar' if is_shared else procedure}-k{level:03d}"
-    return [folder / "jobs" / f"{name}-s{seed}.safetensors" for seed in run.seeds]
+def masks_of(folder: Path, run: fs.Result, measure: str, procedure: str, level: int) -> list[Masks]:
+    """What the finished trainings of all seeds masked; an error if a run keeps it no longer."""
+    jobs = [
+        held.curve(measure, procedure, seed)[level]
+        for seeds, held in jobs_by_group(run.manifest.plan).items()
+        for seed in seeds
+    ]
+    files = [folder / "artifacts" / f"{weights_name(job)}.safetensors" for job in jobs]
+    return [unpacked_model(*read_tensors(file.read_bytes()))[1] for file in files]
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
     """Train on the masks of every measure, write after each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("run", type=Path, help="a finished run of the BiLSTM, with its jobs")
+    parser.add_argument("run", type=Path, help="a finished run of the BiLSTM, with its masks")
     parser.add_argument("data", help="its data set")
     parser.add_argument("--measures", nargs="+", help="by default all of the run's")
     parser.add_argument("--level", type=int, default=90)
@@ -77,11 +76,11 @@ def main(arguments: Iterable[str] | None = None) -> None:
         texts = load_text(options.data, limit=options.limit)
     except FaithscopeError as error:
         parser.error(str(error))
-    if not isinstance(run, RoarResult) or run.manifest["model"]["name"] != "bilstm":
+    if run.manifest.kind != "retrain" or run.manifest.model.name != "bilstm":
         parser.error(f"'{options.run}' is no ROAR run of the BiLSTM")
     if not options.out.absolute().parent.is_dir():
         parser.error(f"there is no folder '{options.out.parent}' to write to")
-    recipe = {key: run.manifest["model"]["recipe"][key] for key in RECIPE}
+    recipe = {key: getattr(run.manifest.plan.recipe, key) for key in RECIPE}
     if options.epochs is not None:
         recipe["epochs"] = options.epochs
     try:
@@ -89,7 +88,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     except FaithscopeError as error:
         parser.error(str(error))
     data = learner.encode(texts)
-    if describe(texts, data)["fingerprint"] != run.manifest["data"]["fingerprint"]:
+    if describe(texts, data)["fingerprint"] != run.manifest.data.fingerprint:
         parser.error(f"'{options.data}' is not what '{options.run}' was made of")
     found: dict[str, Any] = {
         "command": shlex.join(["python", "studies/roar_leakage.py", *given]),
@@ -97,23 +96,23 @@ def main(arguments: Iterable[str] | None = None) -> None:
         "metric": data.metric,
         "level": options.level,
         "procedure": options.procedure,
-        "seeds": run.seeds,
+        "seeds": run.replicates,
         "epochs": learner.recipe.epochs,
-        "guess": run.manifest["data"]["majority"]["score"],
+        "guess": run.trained.texts.majority.score,
         "scores": {},
     }
     masks = {}
-    for measure in dict.fromkeys([CONTROL, *(options.measures or run.measures)]):
-        files = job_files(options.run, run, measure, options.procedure, options.level)
+    for measure in dict.fromkeys([CONTROL, *(options.measures or run.methods)]):
+        place = measure, options.procedure, options.level
         try:
-            masks[measure] = [read_model(file)[1] for file in files]
-        except (OSError, ValueError):
+            masks[measure] = masks_of(options.run, run, *place)
+        except (OSError, ValueError, KeyError):
             parser.error(f"'{options.run}' keeps no masks of {measure} at {options.level} %")
     start = time.perf_counter()
     for measure, own in masks.items():
         parts = [only_masks(data, one) for one in own]
         print(f"{measure}, one of {len(masks)}:", flush=True)
-        done = trained(learner, parts, run.seeds)
+        done = trained(learner, parts, run.replicates)
         found["scores"][measure] = [model.scores[data.metric] for model in done]
         on_gpu = learner.device.startswith("cuda")
         found["machine"] = torch.cuda.get_device_name() if on_gpu else "CPU"

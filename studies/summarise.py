@@ -41,22 +41,27 @@ RESAMPLES = 200
 FEW = 6
 """Up to so many methods all comparisons are kept."""
 CARD = ("architecture", "parameters", "test_accuracy", "test_images", "epochs", "minutes", "seed")
+COST = (
+    *("response_passes", "explanation_passes", "seconds", "explain_seconds"),
+    *("passes_per_second", "batch_halvings", "fp16_deviation"),
+)
 BUNDLED = Path(fs.__file__).parent / "bundled"
 
 
 def summarise(folder: Path) -> Row:
     """Everything that the page may quote of a run or a study."""
     runs = fs.load_results(folder)
-    told = runs.told if len(runs.results) > 1 else dict.fromkeys(["run"], *runs.results.values())
-    first, *others = told.values()
+    alone = len(runs.results) == 1
+    labelled = dict.fromkeys(["run"], *runs.results.values()) if alone else runs.labelled
+    first, *others = labelled.values()
     return {
         "name": runs.name,
-        "command": command(folder, list(told.values())),
-        "runs": {name: describe(result) for name, result in told.items()},
+        "command": command(folder, list(labelled.values())),
+        "runs": {name: describe(result) for name, result in labelled.items()},
         "sensitivity": table(sensitivity_rows(runs.results)),
         "changes": {
-            name: table(fs.compare(first, other).rows)
-            for name, other in zip(list(told)[1:], others, strict=True)
+            name: table(fs.compare(first, other).summary().drop_columns("procedure").to_pylist())
+            for name, other in zip(list(labelled)[1:], others, strict=True)
         },
     }
 
@@ -68,13 +73,13 @@ def command(folder: Path, results: Sequence[fs.Result]) -> list[str]:
         return file.read_text().strip().splitlines()
     manifests = [result.manifest for result in results]
     about = [
-        ("model", [m["model"]["name"] for m in manifests]),
-        ("data", [f"{m['data']['name']} ({m['data']['images']} images)" for m in manifests]),
-        ("metrics", [metric for m in manifests for metric in m["metrics"]]),
-        ("methods", [method for m in manifests for method in m["methods"]]),
+        ("model", [m.model.name for m in manifests]),
+        ("data", [f"{m.data.name} ({m.data.samples} images)" for m in manifests]),
+        ("metrics", [metric for m in manifests for metric in m.metrics]),
+        ("methods", [method for m in manifests for method in m.methods]),
         *(
-            (name, [str(m["protocol"][name]) for m in manifests])
-            for name in manifests[0]["protocol"]
+            (name, [str(protocol(result)[name]) for result in results])
+            for name in protocol(results[0])
         ),
     ]
     known = "; ".join(f"{name} {', '.join(dict.fromkeys(values))}" for name, values in about)
@@ -83,27 +88,48 @@ def command(folder: Path, results: Sequence[fs.Result]) -> list[str]:
 
 def describe(result: fs.Result) -> Row:
     """One run."""
-    manifest = result.manifest
-    data = {name: manifest["data"].get(name) for name in ("name", "images", "accuracy")}
+    manifest, data = result.manifest, result.manifest.data
+    summary = result.summary().drop_columns("procedure").to_pylist()
     return {
-        "model": {"name": manifest["model"]["name"], "card": card(manifest["model"]["name"])},
-        "data": {**data, "skipped": len(manifest["data"]["skipped"])},
-        "protocol": manifest["protocol"],
-        "cost": manifest["cost"],
-        "device": manifest["machine"]["device"],
-        "versions": {name: manifest["versions"][name] for name in ("faithscope", "torch", "timm")},
-        "methods": manifest["methods"],
-        "metrics": {
-            name: {"higher_is_better": about["higher_is_better"]}
-            for name, about in manifest["metrics"].items()
+        "model": {"name": manifest.model.name, "card": card(manifest.model.name)},
+        "data": {
+            "name": data.name,
+            "images": data.samples,
+            "accuracy": data.accuracy,
+            "skipped": len(data.skipped),
         },
-        "summary": table(result.summary().to_pylist()),
+        "protocol": protocol(result),
+        "cost": {
+            **{name: getattr(manifest.cost, name) for name in COST},
+            "batch_size": manifest.plan.request.batch_size,
+            "shard": manifest.plan.shard,
+        },
+        "device": manifest.machine.device,
+        "versions": {name: manifest.versions[name] for name in ("faithscope", "torch", "timm")},
+        "methods": {
+            name: {
+                "granularity": about.granularity,
+                "random": about.is_random,
+                "matched_random": about.matched_random,
+            }
+            for name, about in manifest.methods.items()
+        },
+        "metrics": {
+            name: {"higher_is_better": about.higher_is_better}
+            for name, about in manifest.metrics.items()
+        },
+        "summary": table(summary),
         "verdicts": result.metric_verdicts(),
         "comparisons": table(worth_keeping(result)),
         "correlations": table(result.correlations().to_pylist()),
         "correlations_over_images": table(over_images(result)),
         "k_used": k_used(result),
     }
+
+
+def protocol(result: fs.Result) -> Row:
+    """The options that decide what a number means; one that was not asked for is left out."""
+    return {name: value for name, value in result.manifest.protocol.items() if value is not None}
 
 
 def card(name: str) -> Row:
@@ -132,7 +158,7 @@ def worth_keeping(result: fs.Result) -> list[Row]:
 def outstanding(result: fs.Result, metric: str) -> set[str]:
     """Random attributions, and the methods with the highest and the lowest mean."""
     rows = [row for row in result.summary().to_pylist() if row["metric"] == metric]
-    random = {name for name, about in result.manifest["methods"].items() if about["random"]}
+    random = {name for name, about in result.manifest.methods.items() if about.is_random}
     means = {r["method"]: r["mean"] for r in rows if r["n"] and r["method"] not in random}
     ends = {max(means, key=means.__getitem__), min(means, key=means.__getitem__)} if means else {}
     return random.union(ends)
@@ -145,8 +171,8 @@ def over_images(result: fs.Result) -> list[Row]:
     order the methods alike. The interval is a percentile bootstrap over images, ranked anew each
     time; + means that the metrics agree.
     """
-    shown = [not about["random"] for about in result.manifest["methods"].values()]
-    ways = [1 if about["higher_is_better"] else -1 for about in result.manifest["metrics"].values()]
+    shown = [not about.is_random for about in result.manifest.methods.values()]
+    ways = [1 if about.higher_is_better else -1 for about in result.manifest.metrics.values()]
     cube = result.cube[shown] * np.array(ways)[:, None]
     whole = ~np.isnan(cube).all(2)  # methods × metrics that have scores
     images = cube.shape[2]
@@ -188,8 +214,10 @@ def rank_correlations(cube: NDArray[np.float64], whole: NDArray[np.bool_]) -> ND
 def k_used(result: fs.Result) -> dict[str, dict[str, int]]:
     """How often each K was chosen, by method, where it is chosen per map."""
     columns = (result.scores[name].to_pylist() for name in ("metric", "method", "k"))
+    cards = result.manifest.metrics
+    automatic = {name for name, about in cards.items() if about.options.get("k") == "auto"}
     chosen = Counter(
-        (method, k) for metric, method, k in zip(*columns, strict=True) if "k=auto" in metric
+        (method, k) for metric, method, k in zip(*columns, strict=True) if metric in automatic
     )
     methods = dict.fromkeys(method for method, _ in chosen)
     return {

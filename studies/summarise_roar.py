@@ -16,7 +16,6 @@ part only.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterable
 from itertools import combinations
@@ -30,40 +29,45 @@ import faithscope as fs
 from faithscope.data.text_sources import fingerprint, load_text
 from faithscope.data.vocabulary import CLS, EOS, PAD, Vocabulary
 from faithscope.methods.words import word_information
-from faithscope.probes.retrain.result import RoarResult
-from faithscope.report.roar_rows import at_level, sparsity_rows, time_rows
-from faithscope.verdicts.statistics import told_interval
+from faithscope.report.trainings import clips, sparsity_rows, time_rows
+from faithscope.verdicts.statistics import interval_or_nan
 
 ENDS = (0, 100)
 """Levels whose trainings are told one by one."""
 TELLING = 6
 """How many of the words that tell most of the class are named."""
-KEPT = {
-    "data": (
-        *("name", "metric", "sizes", "mean_length", "vocabulary", "majority", "fingerprint"),
-        *("truncated", "notes"),
-    ),
-    "model": ("name", "parameters", "recipe"),
-    "protocol": ("strategy", "levels", "procedures", "measures", "seeds", "specials", "clip"),
-    "versions": ("faithscope", "torch"),
-}
+PROTOCOL = ("strategy", "levels", "procedures", "methods", "seeds", "specials")
+COST = (
+    *("seconds", "trainings", "training_seconds", "explaining_seconds", "explained"),
+    "packs",
+)
+VERSIONS = ("faithscope", "torch")
 
 
 def summarise(folder: Path, data: str | None = None) -> Row:
     """Everything that the page may quote of the one ROAR run in a folder."""
-    ((name, result),) = fs.load_results(folder).results.items()
-    if not isinstance(result, RoarResult):
+    (result,) = fs.load_results(folder).results.values()
+    if result.manifest.kind != "retrain":
         raise SystemExit(f"{folder} is no ROAR run: python studies/summarise.py {folder}")
-    root = folder if (folder / "manifest.json").exists() else folder / name  # of a study's one run
     file = folder / "command.txt"
     manifest = result.manifest
     found = {
         "name": folder.absolute().name,
         "command": file.read_text().strip().splitlines() if file.exists() else [],
-        **{part: {key: manifest[part].get(key) for key in keys} for part, keys in KEPT.items()},
-        "cost": manifest["cost"],
-        "device": manifest["machine"].get("device"),
-        "learnt": not result.is_unlearned,
+        "data": of_data(result),
+        "model": {
+            "name": manifest.model.name,
+            "parameters": manifest.model.parameters,
+            "recipe": None if (made := manifest.model.recipe) is None else made.model_dump(),
+        },
+        "protocol": protocol(result),
+        "versions": {name: manifest.versions.get(name) for name in VERSIONS},
+        "cost": {
+            **{name: held for name in COST if (held := getattr(manifest.cost, name)) is not None},
+            "pack_size": manifest.plan.pack_size,
+        },
+        "device": manifest.machine.device,
+        "learnt": not result.trained.is_unlearned,
         "headline": result.headline(),
         "warnings": result.warnings(),
         **({} if data is None else about_data(result, data)),
@@ -75,13 +79,42 @@ def summarise(folder: Path, data: str | None = None) -> Row:
         "left_out": table(left_out(result)),
         "procedures": table(between_procedures(result)),
         "measures": table(between_measures(result)),
-        "ends": {str(k): at_level(result, k) for k in ENDS},
-        "trainings": table([row for k in ENDS for row in trainings(root, result, k)]),
-        "sparsity": table(without_names(sparsity_rows({"": result}))),
-        "time": table(without_names(time_rows({"": result}))),
+        "ends": {str(k): result.trained.at_level(k) for k in ENDS},
+        "trainings": table([row for k in ENDS for row in trainings(result, k)]),
+        "sparsity": table(sparsity_rows(result)),
+        "time": table(time_rows(result)),
     }
-    named: Row = without_place(found, manifest["model"]["name"])
+    named: Row = without_place(found, manifest.model.name)
     return named
+
+
+def of_data(result: fs.Result) -> Row:
+    """What a manifest says of the data."""
+    data, texts = result.manifest.data, result.trained.texts
+    return {
+        "name": data.name,
+        "metric": texts.metric,
+        "sizes": texts.sizes,
+        "mean_length": texts.mean_length,
+        "vocabulary": texts.vocabulary,
+        "majority": {"class": texts.majority.label, "score": texts.majority.score},
+        "fingerprint": data.fingerprint,
+        "truncated": texts.truncated,
+        "notes": list(texts.notes),
+    }
+
+
+def protocol(result: fs.Result) -> Row:
+    """What decides the numbers: what was asked for, and whether RACU was clipped."""
+    asked = result.manifest.plan.request
+    held = {name: getattr(asked, name) for name in PROTOCOL}
+    found = {
+        "measures" if name == "methods" else name: list(value)
+        if isinstance(value, tuple)
+        else value
+        for name, value in held.items()
+    }
+    return {**found, "clip": clips(result)}
 
 
 def without_place(value: Any, model: str) -> Any:
@@ -100,14 +133,14 @@ def without_place(value: Any, model: str) -> Any:
     return value.replace(model, f"{kind}:{Path(place).name}") if isinstance(value, str) else value
 
 
-def about_data(result: RoarResult, data: str) -> Row:
+def about_data(result: fs.Result, data: str) -> Row:
     """What a manifest does not say of the very data that was run.
 
     The share of each class that occurs, by split, the words that tell most of the class, and the
     size of pretrained vectors with how many words of the vocabulary have one.
     """
     texts = load_text(data)
-    if fingerprint(texts) != result.manifest["data"]["fingerprint"]:
+    if fingerprint(texts) != result.manifest.data.fingerprint:
         raise SystemExit(f"'{data}' is other data than the run's: give the data that was run.")
     tokens = Vocabulary.of(texts).encode(texts)
     told = word_information(tokens.train, len(tokens.words), len(texts.classes), (PAD, CLS, EOS))
@@ -126,22 +159,22 @@ def about_data(result: RoarResult, data: str) -> Row:
     }
 
 
-def values(result: RoarResult) -> list[Row]:
+def values(result: fs.Result) -> list[Row]:
     """The task metric of every curve and seed at every level."""
+    curves = result.trained
     return [
         {
             "measure": measure,
             "procedure": procedure,
             "seed": seed,
-            **dict(zip(map(str, result.levels), map(float, row), strict=True)),
+            **dict(zip(map(str, curves.levels), map(float, row), strict=True)),
         }
-        for measure in result.measures
-        for procedure in result.procedures
-        for seed, row in zip(result.seeds, result.values(measure, procedure), strict=True)
+        for measure, procedure in curves.kinds
+        for seed, row in zip(curves.seeds, curves.values(measure, procedure), strict=True)
     ]
 
 
-def racu_rows(result: RoarResult) -> list[Row]:
+def racu_rows(result: fs.Result) -> list[Row]:
     """RACU with its interval, and without clipping; none for one-token steps."""
     free = {(row["measure"], row["procedure"]): row for row in known_racu(result, clip=False)}
     return [
@@ -153,12 +186,12 @@ def racu_rows(result: RoarResult) -> list[Row]:
     ]
 
 
-def known_racu(result: RoarResult, clip: bool | None = None) -> list[Row]:
+def known_racu(result: fs.Result, clip: bool | None = None) -> list[Row]:
     """RACU's rows; none where tokens were counted, because it is relative to masking all."""
-    return list(result.racu(clip).to_pylist()) if result.is_relative else []
+    return list(result.racu(clip).to_pylist()) if result.trained.is_relative else []
 
 
-def by_seed(result: RoarResult) -> list[Row]:
+def by_seed(result: fs.Result) -> list[Row]:
     """RACU of every seed."""
     return [
         {"measure": row["measure"], "procedure": row["procedure"], "seed": seed, "racu": value}
@@ -167,7 +200,7 @@ def by_seed(result: RoarResult) -> list[Row]:
     ]
 
 
-def left_out(result: RoarResult) -> list[Row]:
+def left_out(result: fs.Result) -> list[Row]:
     """RACU over all seeds but one: how much hangs on it."""
     return [
         {
@@ -183,22 +216,22 @@ def left_out(result: RoarResult) -> list[Row]:
     ]
 
 
-def between_procedures(result: RoarResult) -> list[Row]:
+def between_procedures(result: fs.Result) -> list[Row]:
     """By measure, RACU of Recursive ROAR less that of ROAR, paired by seed."""
     if len(result.procedures) < 2:
         return []
     found = racu_values(result)
     return [
         {"measure": name, **difference(found[name, "roar"], found[name, "recursive"])}
-        for name in result.measures
+        for name in result.methods
         if (name, "roar") in found
     ]
 
 
-def between_measures(result: RoarResult) -> list[Row]:
+def between_measures(result: fs.Result) -> list[Row]:
     """By procedure and pair of measures, RACU of the second less that of the first, by seed."""
     found = racu_values(result)
-    names = [name for name in result.measures if (name, result.procedures[0]) in found]
+    names = [name for name in result.methods if (name, result.procedures[0]) in found]
     return [
         {
             "procedure": procedure,
@@ -211,7 +244,7 @@ def between_measures(result: RoarResult) -> list[Row]:
     ]
 
 
-def racu_values(result: RoarResult) -> dict[tuple[str, str], list[float]]:
+def racu_values(result: fs.Result) -> dict[tuple[str, str], list[float]]:
     """RACU by measure and procedure: one number a seed."""
     rows = known_racu(result)
     return {(row["measure"], row["procedure"]): row["values"] for row in rows}
@@ -227,48 +260,31 @@ def difference(first: Iterable[float], second: Iterable[float]) -> Row:
 def interval(numbers: list[float]) -> Row:
     """A mean over the seeds that have a number, with its interval if they are three or more."""
     known = [number for number in numbers if math.isfinite(number)]
-    found = told_interval(known) if known else [math.nan] * 3
+    found = interval_or_nan(known) if known else [math.nan] * 3
     return dict(zip(("mean", "ci_low", "ci_high"), found, strict=True))
 
 
-def trainings(folder: Path, result: RoarResult, k: int) -> list[Row]:
-    """The trainings of a level that all measures share, from their cards if the folder has them."""
-    if k not in result.levels:
-        return []
-    rows = []
-    tested = result.values("random", result.procedures[0])[:, result.levels.index(k)]
-    for seed, test in zip(result.seeds, map(float, tested), strict=True):
-        card = read_card(folder / "jobs" / f"k{k:03d}-s{seed}.json")
-        history = card.get("validation", [])
+def trainings(result: fs.Result, k: int) -> list[Row]:
+    """The trainings of a level that all measures share: how they were tested and validated."""
+    curves, rows = result.trained, []
+    for row in result.trainings.to_pylist():
+        place = row["measure"], row["procedure"], row["metric"], row["k"]
+        if place != ("random", curves.procedures[0], curves.metric, k):
+            continue
+        history = row["validation"] or []
         rows.append(
             {
                 "k": k,
-                "seed": seed,
-                "test": test,
+                "seed": row["seed"],
+                "test": row["value"],
                 "validation": max(history, default=None),
-                "epoch": card.get("epoch"),
+                "epoch": row["epoch"],
                 "tenth": history[9] if len(history) > 10 else None,
                 "lowest_after": min(history[10:], default=None),
                 "highest_after": max(history[10:], default=None),
             }
         )
-    return rows
-
-
-def read_card(file: Path) -> Row:
-    """What a run keeps of a training."""
-    if not file.exists():
-        return {}
-    card: Row = json.loads(file.read_text())["card"]
-    return card
-
-
-def without_names(rows: Iterable[Row]) -> list[Row]:
-    """Rows without the columns that are the same in all."""
-    return [
-        {key: value for key, value in row.items() if key not in ("run", "data", "model")}
-        for row in rows
-    ]
+    return sorted(rows, key=lambda row: curves.seeds.index(row["seed"]))
 
 
 def main(arguments: Iterable[str] | None = None) -> None:

@@ -18,7 +18,7 @@ from torch.nn.functional import one_hot
 from faithscope.data.text import TextData, Texts, TokenData, Tokens
 from faithscope.data.vocabulary import Vocabulary
 from faithscope.errors import FaithscopeError
-from faithscope.methods.text import TokenMethod
+from faithscope.methods import Method
 from faithscope.probes.retrain.classification import classification_scores, selection_score
 from faithscope.probes.retrain.learner import Recipe, Trained, Weights
 
@@ -161,7 +161,7 @@ class BagLearner:
         self,
         weights: Sequence[Weights],
         tokens: Sequence[Tokens],
-        measure: TokenMethod,
+        measure: Method,
         seeds: Sequence[int],
     ) -> list[Tensor]:
         assert len(weights) == len(tokens) == len(seeds)
@@ -170,7 +170,7 @@ class BagLearner:
             for held, part in zip(weights, tokens, strict=True)
         ]
 
-    def _scores(self, weight: Tensor, tokens: Tokens, measure: TokenMethod) -> Tensor:
+    def _scores(self, weight: Tensor, tokens: Tokens, measure: Method) -> Tensor:
         content = weight.numpy().tobytes() + tokens.ids.numpy().tobytes()
         self.explained.append((measure.label, content))
         gold = weight[:, tokens.labels].T.gather(1, tokens.ids)
@@ -179,9 +179,10 @@ class BagLearner:
         inside = torch.arange(tokens.ids.shape[1]) < tokens.lengths[:, None]
         return gold.abs().masked_fill(~inside, 0.0).to(torch.float32)
 
-    def check(self, measure: TokenMethod) -> None:
+    def check(self, measure: Method) -> None:
         if measure.name not in ("gradient", "input_x_gradient"):
-            raise FaithscopeError(f"A bag of words cannot give '{measure.name}': take gradient.")
+            reason = f"A bag of words cannot give '{measure.name}'"
+            raise FaithscopeError(f"{reason}: take gradient.", reason=reason)
 
 
 def _content(data: TokenData) -> bytes:

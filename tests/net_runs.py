@@ -117,7 +117,7 @@ def maps(root: Path) -> Record:
     )
     again = result.rescore(["saco(penalty=2.0)", "log_odds"], group="sum")
     record = of_images(result, root)
-    record["tables"]["rescored"] = rows_of(again.scores)
+    record["tables"]["rescored"] = rows_of(again.scores.select(IMAGE_COLUMNS["scores"]))
     return record
 
 
@@ -309,9 +309,24 @@ def compare(root: Path) -> Record:
     record: Record = {"tables": {}, "rows": {}, "facts": {}, "words": {}}
     for name, pair in {"images": (one, other), "texts": (first, second)}.items():
         found = fs.compare(*pair)
-        record["rows"][name] = found.rows
+        record["rows"][name] = compared_rows(found)
         record["words"][name] = [found.headline(), *found.sentences(), *found.differs]
     return record
+
+
+def compared_rows(found: Any) -> list[dict[str, Any]]:
+    """The rows of the first record: of texts no end of the curve, and no test."""
+    if found.first.manifest.kind == "perturb":
+        return without(found.rows, "procedure")
+    return [
+        {
+            **{key: row[key] for key in row if key not in ("procedure", "p", "d_z")},
+            "measure": row["method"],
+            "method": f"{row['method']}/{row['procedure']}",
+        }
+        for row in found.rows
+        if row["metric"] != "end"
+    ]
 
 
 RUNS: Mapping[str, Callable[[Path], Record]] = {
@@ -326,13 +341,9 @@ IN_FLOAT32 = ("study", "tolerance", "babi")
 
 def join_runs(parts: list[Path], out: Path) -> Path:
     """Pack runs and unpack them as one."""
-    from faithscope.probes.retrain.parcel import pack_run, unpack_run
+    from faithscope.api import pack_run, unpack_run
 
-    parcels = []
-    for part in parts:
-        parcels.append(part.with_name(f"{part.name}.parcel"))
-        pack_run(part, parcels[-1])
-    unpack_run(parcels, out)
+    unpack_run([pack_run(part).file for part in parts], out)
     return out
 
 
@@ -341,13 +352,18 @@ def join_runs(parts: list[Path], out: Path) -> Path:
 
 def of_images(result: Any, root: Path) -> Record:
     manifest = result.manifest
+    request = manifest.plan.request
     root.mkdir(parents=True, exist_ok=True)
+    protocol = {key: value for key, value in manifest.protocol.items() if key != "tolerance"}
+    first = protocol["k"][0] if isinstance(protocol["k"], tuple) else protocol["k"]
+    stopping = manifest.stopping
     return {
         "tables": {
-            name: rows_of(getattr(result, name)) for name in ("scores", "responses", "samples")
+            name: rows_of(getattr(result, name).select(columns))
+            for name, columns in IMAGE_COLUMNS.items()
         },
         "rows": {
-            "summary": result.summary().to_pylist(),
+            "summary": without(result.summary().to_pylist(), "procedure"),
             "comparisons": result.comparisons().to_pylist(),
             "correlations": result.correlations().to_pylist(),
             "pictures": [
@@ -356,19 +372,36 @@ def of_images(result: Any, root: Path) -> Record:
             ],
         },
         "facts": {
-            "protocol": dict(manifest["protocol"]),
-            "data": {key: manifest["data"][key] for key in ("name", "images", "accuracy")},
-            "skipped": manifest["data"]["skipped"],
-            "methods": manifest["methods"],
-            "metrics": {
-                name: card["higher_is_better"] for name, card in manifest["metrics"].items()
+            "protocol": {**protocol, "k": first, "target": str(protocol["target"])},
+            "data": {
+                "name": manifest.data.name,
+                "images": manifest.data.samples,
+                "accuracy": manifest.data.accuracy,
             },
-            "passes": [manifest["cost"][f"{kind}_passes"] for kind in ("response", "explanation")],
-            "stopping": manifest.get("stopping"),
+            "skipped": [{"sample": s.name, "reason": s.why} for s in manifest.data.skipped],
+            "methods": {
+                label: {
+                    "granularity": card.granularity,
+                    "random": card.is_random,
+                    "matched_random": card.matched_random,
+                }
+                for label, card in manifest.methods.items()
+            },
+            "metrics": {name: card.higher_is_better for name, card in manifest.metrics.items()},
+            "passes": [manifest.cost.response_passes, manifest.cost.explanation_passes],
+            "stopping": None
+            if stopping is None
+            else {
+                "tolerance": stopping.tolerance,
+                "images": stopping.samples,
+                "reached": stopping.reached,
+                "sequences": stopping.model_dump()["sequences"],
+            },
             "plan": {
-                "model": manifest["model"]["fingerprint"],
-                "data": manifest["data"]["fingerprint"],
-                **{key: manifest["cost"][key] for key in ("batch_size", "shard")},
+                "model": manifest.model.fingerprint,
+                "data": manifest.data.fingerprint,
+                "batch_size": request.batch_size,
+                "shard": manifest.plan.shard,
             },
         },
         "words": {
@@ -379,28 +412,67 @@ def of_images(result: Any, root: Path) -> Record:
     }
 
 
+IMAGE_COLUMNS = {
+    "scores": [
+        *("model", "data", "sample", "method", "draw", "metric", "k", "fill", "upsample"),
+        *("value", "flag"),
+    ],
+    "responses": [
+        *("sample", "method", "draw", "start", "stop", "log_p", "top1", "salience"),
+    ],
+    "samples": ["sample", "label", "target", "predicted", "log_p0"],
+}
+"""The columns of the first record."""
+TRAINING_COLUMNS = [
+    *("job", "data", "model", "measure", "procedure", "strategy", "k", "seed", "metric"),
+    *("value", "epoch"),
+]
+
+
+def without(rows: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key not in names} for row in rows]
+
+
 def of_texts(result: Any, root: Path) -> Record:
-    manifest = result.manifest
-    timeless = [name for name in result.trainings.column_names if name != "seconds"]
+    manifest, texts = result.manifest, result.manifest.data.texts
+    protocol = manifest.protocol
+    about = texts.model_dump(exclude={"majority"})
+    majority = {"class": texts.majority.label, "score": texts.majority.score}
     return {
         "tables": {
-            "trainings": sorted_rows(result.trainings.select(timeless)),
+            "trainings": sorted_rows(result.trainings.select(TRAINING_COLUMNS)),
             "sparsity": sorted_rows(result.sparsity),
         },
         "rows": {
             "racu": result.racu().to_pylist(),
             "unclipped": result.racu(clip=False).to_pylist(),
             "curves": result.curves().to_pylist(),
-            "examples": list(result.examples),
+            "examples": nested_examples(result),
             "one_class": result.one_class(),
         },
         "facts": {
-            "protocol": dict(manifest["protocol"]),
-            "data": dict(manifest["data"]),
-            "model": {key: manifest["model"][key] for key in ("name", "parameters", "recipe")},
-            "trainings": manifest["cost"]["trainings"],
-            "explained": manifest["cost"]["explained"],
-            "plan": {key: manifest["cost"][key] for key in ("pack_size", "packs")},
+            "protocol": {
+                "measures": result.methods,
+                "clip": True,
+                **{
+                    key: protocol[key]
+                    for key in ("strategy", "levels", "procedures", "seeds", "specials")
+                },
+            },
+            "data": {
+                **about,
+                "name": manifest.data.name,
+                "fingerprint": manifest.data.fingerprint,
+                "majority": majority,
+            },
+            "model": {
+                "name": manifest.model.name,
+                "parameters": manifest.model.parameters,
+                "recipe": manifest.model.recipe.model_dump(),
+            },
+            "trainings": manifest.cost.trainings,
+            "explained": manifest.cost.explained,
+            "plan": {"pack_size": manifest.plan.pack_size},
         },
         "words": {
             "sentences": [result.headline(), *result.warnings()],
@@ -408,6 +480,25 @@ def of_texts(result: Any, root: Path) -> Record:
             "page": page_words(result.report(root / "page.html")),
         },
     }
+
+
+def nested_examples(result: Any) -> list[dict[str, Any]]:
+    """The rows of the examples as the first record has them: a text with all its levels."""
+    same = ("split", "index", "words", "eligible", "label", "auxiliary")
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in result.examples.to_pylist():
+        key = row["measure"], row["procedure"], row["index"]
+        held = {name: row[name] for name in (*same, "measure", "procedure", "seed")}
+        own = found.setdefault(key, {**held, "levels": []})
+        own["levels"].append({name: row[name] for name in ("k", "masked", "scores")})
+    for example in found.values():
+        example["levels"].sort(key=lambda level: level["k"])
+    procedures = result.procedures
+    place = {label: i for i, label in enumerate(result.methods)}
+    return [
+        found[key]
+        for key in sorted(found, key=lambda k: (place[k[0]], procedures.index(k[1]), k[2]))
+    ]
 
 
 def rows_of(table: Any) -> dict[str, list[Any]]:

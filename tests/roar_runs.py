@@ -1,13 +1,30 @@
 """ROAR runs made of numbers alone, without training: for tests of tables, pages and comparisons."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from faithscope.metrics import resolve_metrics
 from faithscope.probes.retrain.classification import CLASSIFICATION_METRICS
-from faithscope.probes.retrain.result import ROAR_SCHEMAS, RoarResult
-from faithscope.result import FORMAT
+from faithscope.probes.retrain.probe import assemble, metric_cards
+from faithscope.request import Retrain
+from faithscope.result import Result, as_result
+from faithscope.runs.cards import (
+    Cost,
+    DataCard,
+    Machine,
+    Majority,
+    MethodCard,
+    ModelCard,
+    Named,
+    Recipe,
+    TextCard,
+    Vectors,
+)
+from faithscope.runs.plan import Plan
+from faithscope.runs.tables import table_of_rows
 
 STRENGTHS = {
     "attention": 0.6,
@@ -19,6 +36,7 @@ STRENGTHS = {
 }
 """How fast the performance falls under each measure: 0 as under random masking, 1 at once."""
 WORDS = "Mary went to the bathroom . John moved to the hallway . Mary travelled to the office"
+RECIPE = Recipe(epochs=100, batch_size=50, learning_rate=1e-3, weight_decay=0.0)
 
 
 def make_roar(
@@ -27,6 +45,7 @@ def make_roar(
     model: str = "bilstm",
     seeds: int = 5,
     measures: tuple[str, ...] = tuple(STRENGTHS),
+    metrics: tuple[str, ...] = ("all",),
     procedures: tuple[str, ...] = ("roar", "recursive"),
     strategy: str = "relative",
     levels: tuple[int, ...] | None = None,
@@ -35,10 +54,102 @@ def make_roar(
     label: str = "office",
     shift: float = 0.0,
     noise: float = 0.02,
-) -> RoarResult:
+    majority: float = 0.149,
+    vectors: Vectors | None = None,
+) -> Result:
     """A run whose curves fall from 1 to 0.15; `shift` is added to every measure's strength."""
     whole = strategy == "relative"
     levels = levels or (tuple(range(0, 101, 10)) if whole else tuple(range(11)))
+    scored = resolve_metrics(list(metrics), "retrain")
+    plan = Plan(
+        request=Retrain(
+            model=model,
+            data=data,
+            methods=measures,
+            metrics=tuple(metric.label for metric in scored),
+            seeds=tuple(range(seeds)),
+            levels=levels,
+            strategy=strategy,
+            procedures=procedures,
+            epochs=RECIPE.epochs,
+            batch_size=RECIPE.batch_size,
+            learning_rate=RECIPE.learning_rate,
+        ),
+        model=Named(name=model),
+        data=Named(name=data, fingerprint=f"hash of {data}", samples=1000),
+        methods=tuple(
+            MethodCard(
+                label=name,
+                name=name,
+                modality="text",
+                granularity="token",
+                is_random=name == "random",
+                matched_random=None if name == "random" else "random",
+            )
+            for name in measures
+        ),
+        metrics=metric_cards(scored, metric),
+        recipe=RECIPE,
+        pack_size=8,
+        groups=(tuple(range(seeds)),),
+    )
+    rows = {
+        "trainings": _trainings(
+            data, model, seeds, measures, procedures, levels, shift, noise, whole
+        ),
+        "sparsity": _sparsity(data, model, measures, seeds),
+        "examples": _examples(words, label, measures, procedures, levels, whole),
+        "tasks": [],
+    }
+    texts = TextCard(
+        kind="babi",
+        classes=(label, "kitchen"),
+        metric=metric,
+        selection="accuracy",
+        sizes={"train": 8500, "validation": 1500, "test": 1000},
+        mean_length=38.19,
+        vocabulary=25,
+        majority=Majority(label=label, score=majority),
+        vectors=vectors,
+    )
+    made = assemble(
+        plan,
+        {name: table_of_rows(name, held) for name, held in rows.items()},
+        DataCard(name=data, samples=1000, fingerprint=f"hash of {data}", texts=texts),
+        ModelCard(name=model, recipe=RECIPE, weights="random"),
+    )
+    known = {
+        "created": "2026-03-04T05:06:07+00:00",
+        "model": made.manifest.model.model_copy(update={"device": "cpu", "parameters": 55048}),
+        "machine": Machine(device="a processor", threads=1, platform="a system", python="3.11"),
+        "versions": {"faithscope": "0.1.0"},
+        "cost": Cost(
+            seconds=1234.5,
+            trainings=415,
+            training_seconds=1000.0,
+            explaining_seconds={name: 3.5 * i for i, name in enumerate(measures)},
+            explained=dict.fromkeys(measures, 7),
+        ),
+    }
+    return as_result(replace(made, manifest=made.manifest.model_copy(update=known)))
+
+
+def with_rows(run: Result, name: str, rows: Iterable[Mapping[str, Any]]) -> Result:
+    """The same run with other rows in one of its tables."""
+    return replace(run, tables={**run.tables, name: table_of_rows(name, rows)})
+
+
+def _trainings(
+    data: str,
+    model: str,
+    seeds: int,
+    measures: tuple[str, ...],
+    procedures: tuple[str, ...],
+    levels: tuple[int, ...],
+    shift: float,
+    noise: float,
+    whole: bool,
+) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     rows = []
     for seed in range(seeds):
@@ -59,26 +170,18 @@ def make_roar(
                             "model": model,
                             "measure": measure,
                             "procedure": procedure,
-                            "strategy": strategy,
+                            "strategy": "relative" if whole else "count",
                             "k": k,
                             "seed": seed,
                             "metric": name,
                             "value": float(np.clip(value, 0, 1)),
                             "epoch": 3,
                             "seconds": 2.5,
+                            "validation": [0.5, 0.75, float(np.clip(value, 0, 1))],
                         }
                         for name in CLASSIFICATION_METRICS
                     ]
-    return RoarResult(
-        trainings=pa.Table.from_pylist(rows, schema=ROAR_SCHEMAS["trainings"]),
-        sparsity=pa.Table.from_pylist(
-            _sparsity(data, model, measures, seeds), schema=ROAR_SCHEMAS["sparsity"]
-        ),
-        examples=_examples(words, label, measures, procedures, levels, whole),
-        manifest=_manifest(
-            data, model, seeds, measures, procedures, strategy, levels, metric, label
-        ),
-    )
+    return rows
 
 
 def _job(measure: str, procedure: str, k: int, seed: int) -> str:
@@ -114,78 +217,22 @@ def _examples(
             scores = rng.gamma(0.4, size=len(words) + 2)
             scores[[0, -1]] = 9.0  # special tokens
             order = 1 + np.argsort(-scores[1:-1])
-            steps = []
             for k in levels[1:]:
                 count = len(words) * k // 100 if whole else min(k, len(words))
-                masked = sorted(int(i) for i in order[:count])
-                steps.append({"k": k, "masked": masked, "scores": scores.tolist()})
-            found.append(
-                {
-                    "split": "test",
-                    "index": 0,
-                    "words": ["[CLS]", *words, "[EOS]"],
-                    "eligible": list(range(1, len(words) + 1)),
-                    "label": label,
-                    "auxiliary": ["Where", "is", "Mary"],
-                    "measure": measure,
-                    "procedure": procedure,
-                    "seed": 0,
-                    "levels": steps,
-                }
-            )
+                found.append(
+                    {
+                        "split": "test",
+                        "index": 0,
+                        "measure": measure,
+                        "procedure": procedure,
+                        "seed": 0,
+                        "k": k,
+                        "label": label,
+                        "words": ["[CLS]", *words, "[EOS]"],
+                        "auxiliary": ["Where", "is", "Mary"],
+                        "eligible": list(range(1, len(words) + 1)),
+                        "masked": sorted(int(i) for i in order[:count]),
+                        "scores": scores.tolist(),
+                    }
+                )
     return found
-
-
-def _manifest(
-    data: str,
-    model: str,
-    seeds: int,
-    measures: tuple[str, ...],
-    procedures: tuple[str, ...],
-    strategy: str,
-    levels: tuple[int, ...],
-    metric: str,
-    label: str,
-) -> dict[str, Any]:
-    return {
-        "kind": "roar",
-        "format": FORMAT,
-        "created": "2026-03-04T05:06:07+00:00",
-        "data": {
-            "name": data,
-            "kind": "babi",
-            "classes": [label, "kitchen"],
-            "metric": metric,
-            "selection": "accuracy",
-            "sizes": {"train": 8500, "validation": 1500, "test": 1000},
-            "mean_length": 38.19,
-            "vocabulary": 25,
-            "majority": {"class": label, "score": 0.149},
-            "truncated": {},
-            "notes": [],
-            "fingerprint": "0123456789abcdef",
-        },
-        "model": {
-            "name": model,
-            "parameters": 55048,
-            "recipe": {"epochs": 100, "batch_size": 50},
-            "device": "cpu",
-        },
-        "protocol": {
-            "strategy": strategy,
-            "levels": list(levels),
-            "procedures": list(procedures),
-            "measures": list(measures),
-            "seeds": list(range(seeds)),
-            "clip": True,
-        },
-        "cost": {
-            "seconds": 1234.5,
-            "trainings": 415,
-            "training_seconds": 1000.0,
-            "explaining_seconds": {name: 3.5 * i for i, name in enumerate(measures)},
-            "explained": dict.fromkeys(measures, 7),
-        },
-        "machine": {"cpu": "a processor"},
-        "versions": {"faithscope": "0.1.0"},
-    }

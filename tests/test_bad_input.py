@@ -8,10 +8,11 @@ from torch import nn
 
 import faithscope as fs
 from faithscope.methods import METHODS
-from faithscope.metrics import METRICS
+from faithscope.metrics import metrics_of
 from families import images_of, refused, seeded, timm_model, timm_vit
 
 SIZE = (32, 32)
+METRICS = sorted(metrics_of("perturb"))
 NORMAL = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 
 
@@ -302,8 +303,8 @@ def test_images_with_nan_are_left_out_of_a_run_and_refused_elsewhere(module, bad
     images[1, 0, 0, 0] = bad
     result = fs.evaluate(module, images, "gradient", "saco")
     assert result.samples["sample"].to_pylist() == ["0"]
-    skipped = result.manifest["data"]["skipped"]
-    assert skipped == [{"sample": "1", "reason": "it holds NaN or infinite values"}]
+    [skipped] = result.manifest.data.skipped
+    assert (skipped.name, skipped.why) == ("1", "it holds NaN or infinite values")
     with refused("NaN or infinite"):
         fs.explain(module, images, "gradient")
     with refused("None of the 1 images", "'0'", "NaN or infinite"):

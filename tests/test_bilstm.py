@@ -13,7 +13,7 @@ from conftest import FIXTURES, randn
 from faithscope.data.text import Tokens, WordVectors
 from faithscope.data.vocabulary import MASK
 from faithscope.methods.bilstm import Texts, bilstm_evidence
-from faithscope.methods.text import measure
+from faithscope.methods.text import measure, path_of
 from faithscope.models import bilstm
 from faithscope.models.bilstm import Shape
 from faithscope.models.recurrence import GATES
@@ -36,7 +36,7 @@ def scores(p, tokens, rule, budget=BUDGET):
     """A measure's scores [M, B, T] in the precision of the parameters."""
     models = len(p["decoder.bias"])
     batch = Texts.of([tokens] * models, "cpu").at(torch.arange(len(tokens)))
-    path = rule.path() if "path_gradient" in rule.needs else [(1.0, 1.0)]
+    path = path_of(rule) if "path_gradient" in rule.needs else [(1.0, 1.0)]
     return torch.stack([rule(part) for part in bilstm_evidence(p, batch, rule.needs, path, budget)])
 
 

@@ -22,6 +22,8 @@ from conftest import randn, tiny_vit
 from faithscope import cli
 from faithscope.cli import app, console
 from faithscope.cli.doctor import Check
+from faithscope.report.tables import scores_table
+from faithscope.runs.scheduler import Progress
 
 VIT = "timm:vit_tiny_patch16_224(img_size=16,patch_size=4,embed_dim=24,depth=2,num_heads=3"
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
@@ -139,7 +141,7 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(monkeypatch: pytest.Monke
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("faithscope.models.load_model", broken)
+    monkeypatch.setattr("faithscope.probes.perturb.probe.load_model", broken)
     with pytest.raises(ZeroDivisionError):
         run("evaluate", "--model", "bundled:cifar10_vit", "--data", "bundled:cifar10")
 
@@ -148,7 +150,7 @@ def test_interrupting_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("faithscope.models.load_model", interrupted)
+    monkeypatch.setattr("faithscope.probes.perturb.probe.load_model", interrupted)
     result = run("evaluate", "--model", "bundled:cifar10_vit", "--data", "x", code=130)
     assert result.stderr.count("\n") == 1
 
@@ -156,7 +158,7 @@ def test_interrupting_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestEvaluate:
     def test_prints_a_table_and_a_verdict(self, tiny: tuple[object, ...], folder: Path) -> None:
         result = run("evaluate", *tiny, "--data", folder, "--methods", "rollout,gradient")
-        assert "4 images × " in result.stderr  # the forecast
+        assert "4 images, " in result.stderr  # the forecast
         rows = [line.split() for line in result.stdout.splitlines()]
         names = [row[0] for row in rows if row]
         assert names[names.index("method") + 2 :][:4] == [
@@ -168,7 +170,7 @@ class TestEvaluate:
         assert "saco ↑" in result.stdout
         assert "log_odds ↓" in result.stdout
         assert "4 images are too few for a verdict" in result.stdout
-        assert "cannot be told" not in result.stdout
+        assert "significant" not in result.stdout
 
     def test_json_is_all_of_stdout_and_agrees_with_the_saved_result(
         self, tiny: tuple[object, ...], folder: Path, tmp_path: Path
@@ -184,7 +186,7 @@ class TestEvaluate:
         ]
         assert data["summary"][-1]["p_vs_random"] is None  # random is not compared with itself
         assert [row["metric"] for row in data["summary"][:2]] == ["saco", "auc(step=50)"]
-        assert data["manifest"]["protocol"]["k"] == 10
+        assert data["manifest"]["plan"]["request"]["k"] == 10
         assert data["headline"] == saved.headline()
         assert page.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
         assert str(out) in told.stderr
@@ -204,9 +206,9 @@ class TestEvaluate:
         request += ["--target", 3, "--random-draws", 1, "--batch-size", 5, "--limit", 2]
         told = run("evaluate", *tiny, "--data", folder, "--methods", "rollout", *request, "--json")
         manifest = json.loads(told.stdout)["manifest"]
-        assert manifest["protocol"] == {**choices, "target": "3", "random_draws": 1}
-        assert manifest["cost"]["batch_size"] == 5
-        assert manifest["data"]["images"] == 2
+        expected = {**choices, "target": 3, "random_draws": 1, "batch_size": 5}
+        assert expected.items() <= manifest["plan"]["request"].items()
+        assert manifest["data"]["samples"] == 2
 
     def test_maps_of_ones_own(self, tiny: tuple[object, ...], folder: Path, tmp_path: Path) -> None:
         mine = tmp_path / "mine.npy"
@@ -223,8 +225,8 @@ class TestEvaluate:
         assert "1 of 5 images left out:" in told.stderr
         assert "broken.png: it cannot be read" in told.stderr
         data = json.loads(told.stdout)["manifest"]["data"]
-        assert data["images"] == 4
-        assert [item["sample"] for item in data["skipped"]] == ["broken.png"]
+        assert data["samples"] == 4
+        assert [item["name"] for item in data["skipped"]] == ["broken.png"]
 
     def test_undefined_scores_are_null_and_flagged(
         self, tiny: tuple[object, ...], folder: Path, tmp_path: Path
@@ -278,11 +280,11 @@ class TestEvaluate:
 
         request = ("--methods", "gradient", "--metrics", "saco", "--out", tmp_path / "run")
         with monkeypatch.context() as patch:
-            patch.setattr(fs.Result, "save", broken)
+            patch.setattr("faithscope.runs.store.save_run", broken)
             told = run("evaluate", *tiny, "--data", folder, *request, code=2)
         assert "error: No space left." in told.stderr
         told = run("evaluate", *tiny, "--data", folder, *request)
-        assert "going on with the run" in told.stderr
+        assert "resuming the run" in told.stderr
         assert "saco ↑" in told.stdout
 
     @pytest.mark.parametrize(
@@ -302,7 +304,7 @@ class TestEvaluate:
             (["--k", "1"], "k must be a whole number of at least 2, or 'auto', got 1"),
             (["--k", "many"], "k must be a whole number of at least 2, or 'auto', got 'many'"),
             (["--k", "300", "--metrics", "saco"], "k = 300 groups cannot be made of 256 units"),
-            (["--limit", "0"], "limit must be at least 1, got 0"),
+            (["--limit", "0"], "limit must be a whole number of at least 1, got 0"),
             (["--precision", "fp31"], "Unknown precision 'fp31': did you mean 'fp32'?"),
             (["--batch-size", "0"], "batch_size must be 'auto' or at least 1, got 0"),
             (["--random-draws", "-1"], "random_draws must be 0 or more, got -1"),
@@ -383,7 +385,7 @@ class TestLongWork:
         monkeypatch.setattr("typer.echo", lambda *_, **__: None)
         forecast: Any = SimpleNamespace(seconds=cli.shared.LONG_SECONDS + 1)
         try:
-            cli.shared.ask(forecast, yes)
+            cli.shared.ask(forecast, yes, "fewer images")
         except typer.Exit as stopped:
             assert stopped.exit_code == 1
             assert asked
@@ -525,19 +527,20 @@ class TestDoctor:
         monkeypatch.delattr("faithscope.models.load_model")  # no need to run the model again
         told = run("doctor", code=1)
         assert re.search(r"^ok +numpy +\d", told.stdout, re.MULTILINE)
-        assert re.search(r"^fail +torch +\d.*, needed is >=999$", told.stdout, re.MULTILINE)
-        assert re.search(r"^fail +no-such-package +missing", told.stdout, re.MULTILINE)
+        assert re.search(
+            r"^fail +torch +\d.* is too old; requires >=999$", told.stdout, re.MULTILINE
+        )
+        assert re.search(r"^fail +no-such-package +not installed", told.stdout, re.MULTILINE)
         assert "pip install --upgrade 'torch>=999'" in told.stdout
         assert "ray" not in told.stdout
 
 
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "faithscope.probes.perturb.evaluation.SHARD", 1
-    )  # the picture shows more than a shard
+    # the picture shows more than a shard
+    monkeypatch.setattr("faithscope.probes.perturb.probe.SHARD", 1)
     out = tmp_path / "demo"
     told = run("demo", "--images", 2, "--out", out)
-    assert "2 images × 236 = 472 model passes" in told.stderr
+    assert "2 images, 472 model passes" in told.stderr
     assert "2 random draws" in told.stderr
     result = fs.load_result(out / "run")
     assert result.methods[0] == "integrated_gradients"
@@ -561,57 +564,46 @@ def test_demo_refuses_what_makes_no_sense(tmp_path: Path) -> None:
 
 
 class TestProgress:
-    def evaluation(self, explain_seconds: float = 0.0) -> Any:
-        return SimpleNamespace(
-            job=SimpleNamespace(explain_seconds=explain_seconds),
-            data=range(100),
-            first=SimpleNamespace(images=range(50)),
-            passes_per_image=20,
-            shard=50,
-        )
+    def pace(self, monkeypatch: pytest.MonkeyPatch, done: float, now: float) -> Any:
+        monkeypatch.setattr("time.perf_counter", lambda: now)
+        pace = console.Pace("model passes", SimpleNamespace(seconds=80.0), started=0.0)
+        pace.move(Progress("explaining", "shard-0", 0.0, 2000.0))
+        pace.move(Progress("measuring", "shard-0", done, 2000.0))
+        return pace
 
-    def test_before_the_first_map_the_forecast_counts(
+    def test_before_anything_is_done_the_forecast_counts(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("time.perf_counter", lambda: 10.0)
-        forecast: Any = SimpleNamespace(seconds=80.0)
-        pace = console.Pace(self.evaluation(), forecast, started=0.0)
-        pace.add(50)
-        assert not pace.measuring
+        pace = self.pace(monkeypatch, 0.0, 10.0)
         assert pace.seconds_left() == 70
-        assert str(pace) == "50/2,000 passes · 1:10 left"
-        assert str(console.Pace(self.evaluation(), started=0.0)) == "0/2,000 passes"
+        assert str(pace) == "0/2,000 model passes · 1:10 left"
 
-    def test_then_the_rate_without_the_time_of_the_maps(
+    def test_then_the_rate_counts_the_more_the_more_is_done(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("time.perf_counter", lambda: 10.0)
-        pace = console.Pace(self.evaluation(5.0), started=0.0)
-        pace.add(500)
-        # 100 passes/s; 1,500 passes to go, and the maps of the second shard
-        assert pace.seconds_left() == 15 + 5
-        assert str(pace) == "500/2,000 passes · 100 passes/s · 0:20 left"
-        pace.add(1500)
-        assert pace.seconds_left() == 0
+        # half of it took 60 s, so all would take 120 and not the 80 of the forecast
+        pace = self.pace(monkeypatch, 1000.0, 60.0)
+        assert pace.seconds_left() == pytest.approx(0.5 * (0.5 * 120 + 0.5 * 80))
+        assert str(pace) == "1,000/2,000 model passes · 17 per second · 0:50 left"
+        assert self.pace(monkeypatch, 2000.0, 100.0).seconds_left() == 0
 
     def test_lines_instead_of_a_bar(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        evaluation = self.evaluation()
         now = [0.0]
         monkeypatch.setattr("time.perf_counter", lambda: now[0])
 
-        def work(advance: Any, out: None) -> str:
-            for _ in range(20):
+        def work(report: Any) -> str:
+            for step in range(21):
+                report(Progress("measuring", "shard-0", 100.0 * step, 2000.0))
                 now[0] += 4.0
-                advance(100)
             return "done"
 
-        evaluation.run = work
-        assert console.run_with_progress(evaluation) == "done"
+        prepared: Any = SimpleNamespace(run=work, probe=SimpleNamespace(unit="model passes"))
+        assert console.run_with_progress(prepared) == "done"
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == 6  # every third of twenty steps
-        assert lines[0] == " 15% · 300/2,000 passes · 25 passes/s · 1:08 left"
+        assert lines[0] == " 15% · measuring · 300/2,000 model passes · 25 per second · 1:08 left"
 
     def test_clock(self) -> None:
         assert [console.clock(s) for s in (0.4, 61, 3661)] == ["0:00", "1:01", "1:01:01"]
@@ -632,7 +624,7 @@ def test_the_table_fits_the_terminal(
     methods = ["integrated_gradients(steps=2)", "input_x_gradient"]
     result = fs.evaluate(model, folder, methods)
     terminal = Console(width=width, force_terminal=True, color_system=None, record=True)
-    terminal.print(console._fitting_table(result, terminal))
+    terminal.print(scores_table(result).fitted(terminal))
     text = terminal.export_text()
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     for row in result.summary().to_pylist():
@@ -673,7 +665,7 @@ class TestReport:
         page = (tmp_path / "deep" / "page.html").read_text("utf-8")
         assert "2 runs: fill mean, blur" in page
         assert "fill=blur" in page
-        assert "Not finished, and not in this page: begun" in page
+        assert "Not finished, and not on this page: begun" in page
 
     def test_the_same_run_gives_the_same_bytes(self, study: Path, tmp_path: Path) -> None:
         for name in "ab":

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import faithscope as fs
+from conftest import randn, tiny_vit
 from encoders import save_encoder
-from faithscope.cli import console_roar
+from faithscope.cli import console
 from faithscope.cli import roar as command
 from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.finetune import FinetuneLearner
 from faithscope.probes.retrain.learner import Recipe
-from faithscope.probes.retrain.result import load_roar
 from test_cli import fails, run
 
 GOOD, BAD, PLAIN = (
@@ -60,48 +59,25 @@ QUICK = ("--measures", "gradient", "--seeds", 1, "--levels", "50", "--epochs", 1
 
 def test_a_run_is_shown_kept_and_not_run_again(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "run"
-    told = run("roar", "--dataset", texts, *QUICK, "--out", out)
+    told = run("roar", "--dataset", texts, *QUICK, "--out", out)  # its former name, too
     assert "gradient and random, 1 epoch, cpu" in told.stderr
-    assert "4 trainings in 2 packs, roughly" in told.stderr
-    assert (
-        "1 seed: intervals over fewer than three seeds mean nothing, and are not shown."
-        in told.stdout
-    )
-    result = load_roar(out)
+    assert "4 trainings, about" in told.stderr
+    assert "1 seed: fewer than three give no interval and no verdict." in told.stdout
+    result = fs.load_result(out)
     assert result.headline() in told.stdout
     assert result.procedures == ["roar", "recursive"]
     assert "<html" in (out / "report.html").read_text(encoding="utf-8")
     assert str(out / "report.html") in told.stdout
-    again = run("roar", "--dataset", texts, *QUICK, "--out", out)
-    assert "is finished: nothing to do" in again.stderr
+    again = run("roar", "--data", texts, *QUICK, "--out", out)
+    assert "finished: nothing to do" in again.stderr
     assert again.stdout == told.stdout
-
-
-def test_a_finished_run_is_shown_as_it_is_asked_for(texts: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    request = ("roar", "--dataset", texts, *QUICK, "--out", out)
-    run(*request)
-    told = run(*request, "--no-clip", "--json")
-    assert "is finished: nothing to do" in told.stderr
-    assert json.loads(told.stdout)["manifest"]["protocol"]["clip"] is False
-    assert load_roar(out).manifest["protocol"]["clip"] is False  # as its page has it
-    with pytest.warns(UserWarning, match="weights of 3 finished trainings .* not brought back"):
-        run(*request, "--keep-weights")
-    assert load_roar(out).manifest["protocol"]["clip"] is True
-
-
-def test_a_finished_run_that_is_damaged_is_mended_by_its_own_command(
-    texts: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    request = ("roar", "--dataset", texts, *QUICK, "--out", out)
-    shown = run(*request).stdout
+    with pytest.warns(UserWarning, match=r"weights of 3 finished trainings .* not brought back"):
+        run("roar", "--data", texts, *QUICK, "--out", out, "--keep-weights")
     file = out / "trainings.parquet"
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.warns(UserWarning, match="is damaged: its tables are made again"):
-        told = run(*request)
-    assert "4 trainings (4 are finished) in 2 packs" in told.stderr
-    assert told.stdout == shown
+    with pytest.warns(UserWarning, match=r"is damaged \(trainings.parquet is damaged\)"):
+        repaired = run("roar", "--data", texts, *QUICK, "--out", out)
+    assert repaired.stdout == told.stdout
 
 
 def test_options_reach_the_run(
@@ -112,52 +88,55 @@ def test_options_reach_the_run(
         *("roar", "--data", texts, "--recursive", "--measures"),
         "integrated_gradients(scaling=paper, steps=2),mutual_information",
         *("--seeds", "3,5", "--strategy", "count", "--levels", "1,2", "--batch-size", 7),
-        *("--learning-rate", 0.01, "--limit", 20, "--no-clip", "--no-specials", "--json"),
+        *("--learning-rate", 0.01, "--limit", 20, "--no-specials", "--json"),
+        *("--metrics", "racu(clip=false),end"),
     )
     data = json.loads(told.stdout)
     manifest = data["manifest"]
-    assert manifest["protocol"] == {
+    assert manifest["plan"]["request"] == {
+        "kind": "retrain",
+        "model": "bilstm",
+        "data": "texts.csv",
         "strategy": "count",
         "levels": [0, 1, 2],
         "procedures": ["recursive"],
-        "measures": [
+        "methods": [
             "integrated_gradients(scaling=paper, steps=2)",
             "mutual_information",
             "random",
         ],
+        "metrics": ["racu(clip=false)", "end"],
         "seeds": [3, 5],
         "specials": False,
-        "clip": False,
+        "batch_size": 7,
+        "epochs": 2,
+        "learning_rate": 0.01,
     }
-    assert manifest["model"]["recipe"]["batch_size"] == 7
-    assert manifest["model"]["recipe"]["epochs"] == 2
-    assert manifest["model"]["recipe"]["learning_rate"] == 0.01
-    assert manifest["data"]["sizes"]["train"] == 20
-    assert {
-        row["seed"] for row in fs.load_result("runs/roar-bilstm-texts.csv").trainings.to_pylist()
-    } == {3, 5}
-    assert data["curves"]
-    assert data["headline"]
+    assert manifest["data"]["texts"]["sizes"]["train"] == 20
+    result = fs.load_result("runs/roar-bilstm-texts.csv")
+    assert set(result.trainings["seed"].to_pylist()) == {3, 5}
+    assert len(data["summary"]) == 3 * 2
+    assert data["headline"] == result.headline()
 
 
 def test_only_roar(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run("roar", "--dataset", texts, *QUICK, "--no-recursive", "--out", out)
-    assert load_roar(out).procedures == ["roar"]
+    run("roar", "--data", texts, *QUICK, "--no-recursive", "--out", out)
+    assert fs.load_result(out).procedures == ["roar"]
 
 
 def test_all_leaves_out_what_the_model_cannot_give(texts: Path, tmp_path: Path) -> None:
     name = save_encoder(tmp_path / "encoder", "Bert")
     out = tmp_path / "run"
     request = ("--seeds", 1, "--levels", 50, "--epochs", 1, "--no-recursive", "--limit", 10)
-    said = run("roar", "--dataset", texts, "--model", name, *request, "--out", out, "--yes")
-    note = "attention is left out of 'all': The measure 'attention' needs one attention weight"
+    said = run("roar", "--data", texts, "--model", name, *request, "--out", out, "--yes")
+    note = "attention is left out: The measure 'attention' needs one attention weight"
     assert note in said.stderr
-    assert any(note in line for line in load_roar(out).manifest["data"]["notes"])
-    assert load_roar(out).measures == [
+    assert any(note in line for line in fs.load_result(out).manifest.data.texts.notes)
+    assert fs.load_result(out).methods == [
         *("gradient", "input_x_gradient", "integrated_gradients", "random")
     ]
-    told = fails("roar", "--dataset", texts, "--model", name, "--measures", "attention")
+    told = fails("roar", "--data", texts, "--model", name, "--measures", "attention")
     assert "needs one attention weight per token" in told
 
 
@@ -165,10 +144,10 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    request = ("roar", "--dataset", texts, *QUICK, "--dry-run", "--out", "run")
-    assert re.match(r"4 trainings in 2 packs, roughly \d+ s\n", run(*request).stdout)
+    request = ("roar", "--data", texts, *QUICK, "--dry-run", "--out", "run")
+    assert re.match(r"4 trainings, about \d+ s\n", run(*request).stdout)
     data = json.loads(run(*request, "--json").stdout)
-    assert (data["trainings"], data["finished"], data["packs"]) == (4, 0, 2)
+    assert (data["cost"]["trainings"], data["finished"], data["tasks"]) == (4, 0, 4)
     assert data["folder"] == "run"
     assert [path.name for path in tmp_path.iterdir()] == ["texts.csv"]
 
@@ -177,9 +156,9 @@ def test_interrupting_says_what_is_kept_and_the_same_command_goes_on(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-    request = ("roar", "--dataset", texts, *QUICK, "--out", out)
+    request = ("roar", "--data", texts, *QUICK, "--out", out)
     run(*request[:-1], tmp_path / "whole")
-    whole = load_roar(tmp_path / "whole")
+    whole = fs.load_result(tmp_path / "whole")
     real, begun = bilstm.BiLSTMLearner.begin, []
 
     def begin(*arguments: Any) -> Any:
@@ -191,13 +170,14 @@ def test_interrupting_says_what_is_kept_and_the_same_command_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(bilstm.BiLSTMLearner, "begin", begin)
         told = run(*request, code=130)
-    assert "finished trainings and the last epochs of the others are kept in" in told.stderr
-    assert told.stderr.splitlines()[-1].startswith("interrupted: ")
+    assert told.stderr.splitlines()[-1] == (
+        f"interrupted: 3 finished tasks are kept in {out}; run the same command to resume"
+    )
     told = run(*request)
-    assert f"going on with the run in {out}" in told.stderr
-    assert "are finished)" in told.stderr
+    assert f"resuming the run in {out}" in told.stderr
+    assert "(3 of 4 tasks are finished)" in told.stderr
     drop = ["seconds"]
-    assert load_roar(out).trainings.drop(drop) == whole.trainings.drop(drop)
+    assert fs.load_result(out).trainings.drop(drop) == whole.trainings.drop(drop)
 
 
 def test_interrupting_before_anything_was_begun(
@@ -206,40 +186,39 @@ def test_interrupting_before_anything_was_begun(
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    for place in ("probes.retrain.bilstm.BiLSTMLearner.begin", "probes.retrain.roar.prepare_roar"):
+    for place in ("probes.retrain.bilstm.BiLSTMLearner.begin", "api.prepare_request"):
         monkeypatch.setattr(f"faithscope.{place}", stop)
-        told = run("roar", "--dataset", texts, *QUICK, "--out", tmp_path / "run", code=130)
+        told = run("roar", "--data", texts, *QUICK, "--out", tmp_path / "run", code=130)
         assert told.stderr.splitlines()[-1] == "interrupted: nothing had been begun"
 
 
 def test_a_folder_of_something_else(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run("roar", "--dataset", texts, *QUICK, "--out", out)
-    told = fails("roar", "--dataset", texts, *QUICK, "--epochs", 2, "--out", out)
-    assert "holds another run (model recipe epochs is 1 there and 2 here)" in told
+    run("roar", "--data", texts, *QUICK, "--out", out)
+    told = fails("roar", "--data", texts, *QUICK, "--epochs", 2, "--out", out)
+    assert "holds another run (recipe epochs is 1 there and 2 here; request epochs" in told
     vision = tmp_path / "vision"
-    vision.mkdir()
-    (vision / "plan.json").write_text(json.dumps({"faithscope": 1, "model": {"name": "vit"}}))
-    assert "holds another run" in fails("roar", "--dataset", texts, *QUICK, "--out", vision)
-    for content in ("", "{}", "[1]", '{"faithscope": 1,'):
+    fs.evaluate(tiny_vit(), randn(2, 3, 16, 16), "rollout", "saco", out=vision)
+    assert "holds another run" in fails("roar", "--data", texts, *QUICK, "--out", vision)
+    for content in ("", "{}", "[1]", '{"faithscope": 1, "model": {"name": "vit"}}'):
         (vision / "plan.json").write_text(content)
-        told = fails("roar", "--dataset", texts, *QUICK, "--out", vision)
+        told = fails("roar", "--data", texts, *QUICK, "--out", vision)
         assert "plan.json' is damaged" in told
     (vision / "plan.json").rename(vision / "manifest.json")
-    assert "holds a result already" in fails("roar", "--dataset", texts, *QUICK, "--out", vision)
+    assert "holds a result already" in fails("roar", "--data", texts, *QUICK, "--out", vision)
     (tmp_path / "file").write_text("taken")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        assert "cannot be made" in fails("roar", "--dataset", texts, *QUICK, "--out", folder)
+        assert "cannot be made" in fails("roar", "--data", texts, *QUICK, "--out", folder)
 
 
 def test_a_changed_model_is_noticed(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-    run("roar", "--dataset", texts, *QUICK, "--out", out)
+    run("roar", "--data", texts, *QUICK, "--out", out)
     wide = bilstm.Setting(Recipe(2, 16), 5, 6, False)
     monkeypatch.setitem(bilstm.SETTINGS, "own", wide)
-    told = fails("roar", "--dataset", texts, *QUICK, "--out", out)
+    told = fails("roar", "--data", texts, *QUICK, "--out", out)
     assert "model fingerprint" in told
     first = save_encoder(tmp_path / "one", "Bert")
     second = save_encoder(tmp_path / "two", "Bert", initializer_range=0.2)
@@ -252,7 +231,7 @@ def test_a_changed_model_is_noticed(
 @pytest.mark.parametrize(
     ("request_", "complaint"),
     [
-        (["--measures", ""], "There is no measure: give at least one"),
+        (["--measures", ""], "No measures given: choose at least one"),
         (["--measures", "gradent"], "Unknown measure 'gradent': did you mean 'gradient'?"),
         (["--measures", "gradient(step=1)"], "takes no options"),
         (["--measures", "integrated_gradients(scaling=program)"], "scaling"),
@@ -262,37 +241,40 @@ def test_a_changed_model_is_noticed(
         (["--levels", "10,110"], "between 0 and 100 percent"),
         (["--levels", "50,10"], "The levels 50, 10 do not rise"),
         (["--levels", "10,10"], "The levels 10, 10 do not rise"),
-        (["--levels", "-10,10"], "between 0 and 100 percent"),
+        (["--levels", "-10,10"], "levels must be whole numbers of at least 0"),
         (["--levels", "0,100"], "give at least one between"),
-        (["--levels", "ten"], "--levels takes whole numbers with commas between, got 'ten'"),
-        (["--seeds", "0"], "The seeds (none) cannot be used"),
-        (["--seeds", "-3"], "The seeds (none) cannot be used"),
+        (["--levels", "ten"], "levels must be whole numbers of at least 0"),
+        (["--seeds", "0"], "seeds must be a number of seeds, or seeds from 0 upwards, got 0"),
+        (["--seeds", "-3"], "seeds from 0 upwards, got -3"),
         (["--seeds", "1,1"], "each once"),
         (["--seeds", "3000000000"], "There are too many seeds: give at most 1,000"),
         (["--strategy", "count", "--levels", "3000000000"], "give at most 10,000 tokens"),
-        (["--seeds", "few"], "--seeds takes whole numbers"),
+        (["--seeds", "few"], "seeds must be a number of seeds"),
         (["--strategy", "percent"], "relative"),
         (["--epochs", "0"], "epochs must be a whole number of at least 1, got 0"),
         (["--batch-size", "0"], "batch_size must be a whole number of at least 1, got 0"),
         (["--learning-rate", "0"], "learning_rate must be a number above 0, got 0.0"),
-        (["--learning-rate", "inf"], "must be a number above 0 that is finite, got inf"),
+        (["--learning-rate", "inf"], "learning_rate must be a number above 0, got inf"),
         (["--learning-rate", "nan"], "learning_rate must be a number above 0, got nan"),
-        (["--limit", "0"], "limit must be at least 1, got 0"),
+        (["--limit", "0"], "limit must be a whole number of at least 1, got 0"),
+        (["--metrics", "saco"], "Unknown metric 'saco'"),
+        (["--metrics", "racu(clip=maybe)"], "'clip' of racu is true or false"),
+        (["--recursive", "--procedures", "roar"], "--recursive and --procedures mean the same"),
         (["--device", "gpu"], "The device 'gpu' is not available here"),
-        (["--dataset", "babbi:x"], "Unknown text source 'babbi': did you mean 'babi'?"),
-        (["--dataset", "bundled:babi9"], "did you mean 'babi1'?"),
-        (["--dataset", "missing.csv"], "There is no file or folder 'missing.csv'"),
-        (["--dataset", "mimic:."], "holds no file 'DIAGNOSES_ICD.csv'"),
-        (["--dataset", "babi:missing"], "missing"),
+        (["--data", "babbi:x"], "Unknown text source 'babbi': did you mean 'babi'?"),
+        (["--data", "bundled:babi9"], "did you mean 'babi1'?"),
+        (["--data", "missing.csv"], "There is no file or folder 'missing.csv'"),
+        (["--data", "mimic:."], "holds no file 'DIAGNOSES_ICD.csv'"),
+        (["--data", "babi:missing"], "missing"),
     ],
 )
 def test_bad_options_are_refused(texts: Path, request_: list[str], complaint: str) -> None:
-    usual = () if "--dataset" in request_ else ("--dataset", texts)
+    usual = () if "--data" in request_ else ("--data", texts)
     assert complaint in fails("roar", *usual, *request_)
 
 
 def test_without_data() -> None:
-    assert "roar needs --dataset" in fails("roar")
+    assert "roar needs --data" in fails("roar")
     assert "--epochs has no effect with --demo" in fails("roar", "--demo", "--epochs", 3)
 
 
@@ -301,26 +283,26 @@ class TestTexts:
 
     def test_empty_texts_are_left_out_and_counted(self, tmp_path: Path) -> None:
         file = csv(tmp_path / "x.csv", [("", "good"), ("  ", "bad"), *rows()])
-        told = run("roar", "--dataset", file, *QUICK, "--out", tmp_path / "run", "--json")
-        notes = json.loads(told.stdout)["manifest"]["data"]["notes"]
+        told = run("roar", "--data", file, *QUICK, "--out", tmp_path / "run", "--json")
+        notes = json.loads(told.stdout)["manifest"]["data"]["texts"]["notes"]
         assert "2 rows without a text or a label left out (the first is row 1)." in notes
 
     def test_nothing_but_empty_texts(self, tmp_path: Path) -> None:
         file = csv(tmp_path / "x.csv", [("", "good"), ("", "bad")])
-        assert "has both a text and a label" in fails("roar", "--dataset", file)
+        assert "has both a text and a label" in fails("roar", "--data", file)
 
     def test_texts_of_one_token(self, tmp_path: Path) -> None:
         file = csv(tmp_path / "x.csv", [(text.split()[0], label) for text, label in rows()])
-        told = fails("roar", "--dataset", file)
+        told = fails("roar", "--data", file)
         assert "at most 1 token, of which 90 % is less than one" in told
         request = ("--strategy", "count", "--levels", 1, *QUICK[:4], "--out", tmp_path / "run")
-        run("roar", "--dataset", file, *request)
+        run("roar", "--data", file, *request)
 
     def test_some_texts_of_one_token_are_counted(self, tmp_path: Path) -> None:
         file = csv(tmp_path / "x.csv", [("great", "good"), ("awful", "bad"), *rows()])
-        told = run("roar", "--dataset", file, *QUICK, "--out", tmp_path / "run", "--json")
-        assert np.isfinite([row["mean"] for row in json.loads(told.stdout)["curves"]]).all()
-        notes = " ".join(json.loads(told.stdout)["manifest"]["data"]["notes"])
+        told = run("roar", "--data", file, *QUICK, "--out", tmp_path / "run", "--json")
+        assert np.isfinite(fs.load_result(tmp_path / "run").trainings["value"].to_numpy()).all()
+        notes = " ".join(json.loads(told.stdout)["manifest"]["data"]["texts"]["notes"])
         assert "2 of 62 texts are so short that 50 % of the tokens is less than one" in notes
 
     @pytest.mark.parametrize("model", ["bilstm", "Bert"])
@@ -329,7 +311,7 @@ class TestTexts:
         special = [("[PAD] [CLS] [SEP]", label) for _, label in rows()]
         file = csv(tmp_path / "x.csv", special)
         name = model if model == "bilstm" else save_encoder(tmp_path / "encoder", model)
-        request = ("roar", "--dataset", file, "--model", name, *QUICK, "--out", tmp_path / "run")
+        request = ("roar", "--data", file, "--model", name, *QUICK, "--out", tmp_path / "run")
         if model == "bilstm":
             run(*request)
         else:
@@ -340,7 +322,7 @@ class TestTexts:
         file = csv(tmp_path / "x.csv", long)
         name = save_encoder(tmp_path / "encoder", "Bert")
         request = (*QUICK, "--no-recursive", "--out", tmp_path / "run")
-        told = run("roar", "--dataset", file, "--model", name, *request)
+        told = run("roar", "--data", file, "--model", name, *request)
         assert "20 of 20 texts are longer than the model reads and were cut." in told.stdout
 
     def test_a_label_never_seen(self, tmp_path: Path) -> None:
@@ -349,19 +331,19 @@ class TestTexts:
         csv(folder / "train.csv", rows(20))
         csv(folder / "validation.csv", rows(8))
         csv(folder / "test.csv", [*rows(8), ("great film", "middling")])
-        told = fails("roar", "--dataset", folder)
+        told = fails("roar", "--data", folder)
         assert "The label 'middling'" in told
         assert "is never seen in training" in told
 
     def test_one_class(self, tmp_path: Path) -> None:
         file = csv(tmp_path / "x.csv", [(text, "good") for text, _ in rows()])
-        assert "at least two classes are needed" in fails("roar", "--dataset", file)
+        assert "at least two classes are needed" in fails("roar", "--data", file)
 
 
 def test_report_and_compare_take_the_folder(texts: Path, tmp_path: Path) -> None:
     for name, epochs in (("a", 1), ("b", 2)):
         request = ("--seeds", 2, "--measures", "gradient", "--levels", 50, "--epochs", epochs)
-        run("roar", "--dataset", texts, *request, "--out", tmp_path / name)
+        run("roar", "--data", texts, *request, "--out", tmp_path / name)
     told = run("report", tmp_path / "a", "--tables", tmp_path / "tables")
     assert "report.html" in told.stdout
     assert list((tmp_path / "tables").glob("racu*"))
@@ -378,8 +360,8 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = run("roar", "--demo", "--out", out)
     assert "four of sixteen features know the class" in told.stdout
     assert "The class is lost after 4 removals in Recursive ROAR's order" in told.stdout
-    result = load_roar(out / "run")
-    assert result.measures == ["attention", "input_x_gradient", "random"]
+    result = fs.load_result(out / "run")
+    assert result.methods == ["attention", "input_x_gradient", "random"]
     assert result.headline() in told.stdout
     for file in ("report.html", "synthetic.png", "figures/curves.pdf", "figures/sparsity.png"):
         assert (out / file).stat().st_size > 1000
@@ -390,37 +372,11 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert data["headline"] == result.headline()
 
 
-class TestProgress:
-    def place(self, done: float, doing: str = "training") -> Any:
-        return SimpleNamespace(
-            doing=doing, pack_jobs=6, epoch=2, epochs=8, done=done, total=40, pack="00-000"
-        )
-
-    def test_the_forecast_counts_until_there_is_a_rate(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("time.perf_counter", lambda: 30.0)
-        forecast: Any = SimpleNamespace(seconds=90.0)
-        pace = console_roar.Pace(forecast, started=0.0)
-        assert str(pace) == "1:00 left"
-        pace.move(self.place(10.0, "explaining gradient"))  # ten were there
-        assert pace.doing == "explaining gradient"
-        assert str(pace) == "10/40 trainings · 1:00 left"
-        pace.move(self.place(15.0))
-        assert pace.doing == "training 6, epoch 2/8"
-        assert str(pace) == "15/40 trainings · 10.0 per minute · 2:30 left"
-
-    def test_lines(
-        self,
-        texts: Path,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.setattr(console_roar, "QUIET_SECONDS", 0.0)
-        told = run("roar", "--dataset", texts, *QUICK, "--out", tmp_path / "run")
-        assert re.search(
-            r"^100% · training \d, epoch 1/1 · 4/4 trainings · .* per minute · 0:00 left$",
-            told.stderr,
-            re.M,
-        )
-        assert "explaining gradient" in told.stderr
+def test_progress_is_told_in_lines(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "QUIET_SECONDS", 0.0)
+    told = run("roar", "--data", texts, *QUICK, "--out", tmp_path / "run")
+    done = r"^100% · training \d, epoch 1/1 · 4/4 trainings · .* per (minute|second) · 0:00 left$"
+    assert re.search(done, told.stderr, re.M)
+    assert "explaining gradient" in told.stderr

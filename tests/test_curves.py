@@ -8,8 +8,9 @@ import torch
 
 import faithscope as fs
 from conftest import SoftmaxLinear, randn
-from faithscope.metrics import METRICS, area, mean_drop, mean_log_odds, resolve_metrics
+from faithscope.metrics import area, mean_drop, mean_log_odds, metrics_of, resolve_metrics
 
+METRICS = metrics_of("perturb")
 every_metric = pytest.mark.parametrize("metric", list(METRICS))
 
 

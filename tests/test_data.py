@@ -162,10 +162,10 @@ def broken_folder(root: Path) -> Path:
 def test_unreadable_images_are_skipped_named_and_counted(tmp_path, model):
     result = fs.evaluate(model, broken_folder(tmp_path), "gradient", "saco", random_draws=1)
     assert result.samples["sample"].to_pylist() == ["good0.png", "good1.png", "good2.png"]
-    data = result.manifest["data"]
-    assert data["images"] == 3
-    assert {item["sample"] for item in data["skipped"]} == {"a_text.png", "empty.jpg", "z_cut.png"}
-    assert all("cannot be read" in item["reason"] for item in data["skipped"])
+    data = result.manifest.data
+    assert data.samples == 3
+    assert {item.name for item in data.skipped} == {"a_text.png", "empty.jpg", "z_cut.png"}
+    assert all("cannot be read" in item.why for item in data.skipped)
 
 
 def test_a_folder_of_unreadable_images_is_refused_naming_one(tmp_path, model):
@@ -182,7 +182,7 @@ def test_images_with_nan_or_infinity_are_left_out_by_name():
     result = fs.evaluate(seeded(timm_vit), images, "gradient", "saco", labels=[1, 2, 3, 4])
     assert result.samples["sample"].to_pylist() == ["0", "3"]
     assert result.samples["label"].to_pylist() == [1, 4]
-    assert [item["sample"] for item in result.manifest["data"]["skipped"]] == ["1", "2"]
+    assert [item.name for item in result.manifest.data.skipped] == ["1", "2"]
 
 
 def test_maps_targets_and_labels_stay_with_their_images_when_some_are_left_out():
@@ -236,8 +236,8 @@ def test_an_evaluation_takes_the_bundled_sample_by_name(monkeypatch):
     own = fs.load_model("bundled:cifar10_vit", device="cpu")
     result = fs.evaluate(own, "bundled:cifar10", "rollout", "saco", random_draws=1)
     assert result.samples["label"].to_pylist() == [0, 5]
-    assert result.manifest["data"]["name"] == "bundled:cifar10"
-    assert result.manifest["data"]["accuracy"] in (0.0, 0.5, 1.0)
+    assert result.manifest.data.name == "bundled:cifar10"
+    assert result.manifest.data.accuracy in (0.0, 0.5, 1.0)
 
 
 # Whatever holds the images, the scores are the same
@@ -288,7 +288,7 @@ def test_a_loader_without_labels_and_a_length_will_do():
     loader = DataLoader(Unlabelled(images), batch_size=2)
     result = fs.evaluate(module, loader, "gradient", "saco", random_draws=1)
     assert result.samples["label"].to_pylist() == [-1] * 5
-    assert result.manifest["data"]["accuracy"] is None
+    assert result.manifest.data.accuracy is None
 
 
 def test_a_loader_names_the_images_it_loses():
@@ -297,7 +297,7 @@ def test_a_loader_names_the_images_it_loses():
     loader = DataLoader(TensorDataset(images, torch.arange(5)), batch_size=2)
     result = fs.evaluate(seeded(timm_vit), loader, "gradient", "saco", random_draws=1)
     assert result.samples["sample"].to_pylist() == ["0", "1", "2", "4"]
-    assert [item["sample"] for item in result.manifest["data"]["skipped"]] == ["3"]
+    assert [item.name for item in result.manifest.data.skipped] == ["3"]
 
 
 # Images of several sizes

@@ -234,7 +234,7 @@ def test_cifar_is_evaluated_by_name(cifar, model, monkeypatch):
     result = fs.evaluate(model, cifar[0], "gradient", "saco", random_draws=1)
     assert result.samples["sample"].to_pylist() == ["3", "7"]
     assert result.samples["label"].to_pylist() == [3, 2]
-    assert result.manifest["data"]["name"].endswith(":test")
+    assert result.manifest.data.name.endswith(":test")
 
 
 # ImageNet
@@ -289,9 +289,9 @@ def test_a_broken_image_of_imagenet_costs_itself(tmp_path):
         wrapped(None, 2), f"imagenet:{tmp_path}", "gradient", "saco", random_draws=1
     )
     assert result.samples["label"].to_pylist() == [0, 1, 1]
-    (skipped,) = result.manifest["data"]["skipped"]
-    assert skipped["sample"] == f"{TENCH}/{TENCH}_1.JPEG"
-    assert "cannot be read" in skipped["reason"]
+    (skipped,) = result.manifest.data.skipped
+    assert skipped.name == f"{TENCH}/{TENCH}_1.JPEG"
+    assert "cannot be read" in skipped.why
 
 
 def test_what_is_not_imagenet_says_what_it_needs(tmp_path, model):
@@ -349,7 +349,7 @@ def test_floats_of_an_array_are_taken_as_they_are(tmp_path, kind):
     ]
     assert results[0].samples["sample"].to_pylist() == ["0", "1", "3"]
     assert results[0].samples["label"].to_pylist() == [0, 1, 3]
-    assert results[0].manifest["data"]["skipped"] == results[1].manifest["data"]["skipped"]
+    assert results[0].manifest.data.skipped == results[1].manifest.data.skipped
     for column in ("method", "metric", "value"):
         assert results[0].scores[column].to_pylist() == results[1].scores[column].to_pylist()
 

@@ -21,6 +21,10 @@ def test_reference_lists_what_is_registered():
     assert docs.REFERENCE.read_text() == docs.reference(), "run `make docs`"
 
 
+def test_the_schema_is_that_of_the_code():
+    assert docs.SCHEMA.read_text() == docs.schema(), "run `make docs`"
+
+
 @pytest.mark.parametrize("page", docs.PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     assert docs.broken_links(page) == []

@@ -10,7 +10,7 @@ from torch import nn
 import faithscope as fs
 from conftest import assert_same_scores, eleven_maps, randn, score_cube, score_maps, toy
 from faithscope.perturb import FILLS
-from faithscope.probes.perturb import evaluation
+from faithscope.probes.perturb import probe
 
 SIZES = [(10, 10), (7, 9)]
 BATCH_SIZES = [1, 7, 64, 1000]
@@ -38,7 +38,7 @@ def test_eleven_maps_and_five_metrics_cost_288_distinct_passes_an_image(size, ba
     seen = Recorder(module)
     result = score_maps(module, randn(3, 3, *size), eleven_maps(3, *size), batch_size=batch_size)
     assert len(seen.rows) == len(set(seen.rows)) == 3 * 288
-    assert result.manifest["cost"]["response_passes"] == 3 * 288
+    assert result.manifest.cost.response_passes == 3 * 288
     assert max(seen.batches) <= batch_size
 
 
@@ -56,11 +56,11 @@ def test_an_automatic_k_never_costs_more_than_the_forecast():
     peaked, flat = (4 * randn(3, 10, 10)).exp(), torch.special.ndtr(randn(3, 10, 10, seed=1))
     maps = {**eleven_maps(3, 10, 10), "peaked": peaked, "flat": flat}
     plan = fs.prepare(module, images, methods=(), maps=maps, random_draws=0, k="auto")
-    most = plan.passes_per_image
+    most = plan.forecast().cost["model passes"]
     seen = Recorder(module)
     result = plan.run()
     assert len(set(result.scores["k"].to_pylist())) > 1
-    assert len(seen.rows) == len(set(seen.rows)) <= 3 * most
+    assert len(seen.rows) == len(set(seen.rows)) <= most
 
 
 def test_spans_that_few_units_make_equal_are_run_once():
@@ -82,9 +82,11 @@ def test_a_sample_with_fewer_units_than_k_uses_what_it_has():
 def test_progress_is_told_pass_by_pass():
     told = []
     score_maps(
-        toy(), randn(2, 3, 10, 10), eleven_maps(2, 10, 10), advance=told.append, batch_size=50
+        toy(), randn(2, 3, 10, 10), eleven_maps(2, 10, 10), progress=told.append, batch_size=50
     )
-    assert sum(told) == 2 * 288 and max(told) <= 50
+    done = [progress.done for progress in told]
+    assert done[-1] == told[-1].total == 2 * 288
+    assert max(np.diff(done, prepend=0)) <= 50 and min(np.diff(done)) >= 0
 
 
 # --- The same scores however they are packed ---
@@ -128,11 +130,11 @@ def test_no_fill_depends_on_the_batch_size(case, fill):
 
 @pytest.mark.parametrize("shard", [1, 3])
 def test_scores_do_not_depend_on_the_shards(case, reference, monkeypatch, shard):
-    monkeypatch.setattr(evaluation, "SHARD", shard)
+    monkeypatch.setattr(probe, "SHARD", shard)
     result = everything(*case)
-    assert result.manifest["cost"]["shard"] == shard
+    assert result.manifest.plan.shard == shard
     assert result.samples["sample"].to_pylist() == reference.samples["sample"].to_pylist()
-    assert result.manifest["data"]["fingerprint"] == reference.manifest["data"]["fingerprint"]
+    assert result.manifest.data.fingerprint == reference.manifest.data.fingerprint
     assert_same_scores(result, reference)
 
 

@@ -17,7 +17,7 @@ from conftest import randn, tiny_vit
 from faithscope.data.pictures import photographs, picture_rows, scale_map
 from faithscope.report import write_page
 from faithscope.report.gallery import _halved, disagreement, make_gallery
-from faithscope.runs.schema import SCHEMAS
+from faithscope.runs.tables import table_of_rows
 
 EVIL = "</script><script>alert(1)</script>"
 
@@ -89,13 +89,13 @@ def test_keeping_pictures_changes_no_score(model, images, result) -> None:
         np.testing.assert_array_equal(bare.values(method, "saco"), result.values(method, "saco"))
 
 
-def test_pictures_are_saved_and_an_older_run_has_none(result, tmp_path: Path) -> None:
+def test_pictures_are_saved_and_a_run_may_have_none(result, tmp_path: Path) -> None:
     result.save(tmp_path / "run")
     assert fs.load_result(tmp_path / "run").pictures.equals(result.pictures)
-    (tmp_path / "run" / "pictures.parquet").unlink()
-    older = fs.load_result(tmp_path / "run")
-    assert older.pictures.num_rows == 0
-    page = older.report(tmp_path / "page.html").read_text("utf-8")
+    tables = {name: table for name, table in result.tables.items() if name != "pictures"}
+    without = replace(result, tables=tables)
+    assert without.pictures.num_rows == 0
+    page = without.report(tmp_path / "page.html").read_text("utf-8")
     assert "This run kept no pictures" in page
 
 
@@ -192,8 +192,8 @@ def test_a_page_that_would_be_too_large_shrinks_maps_then_leaves_images_out(resu
         {**row, "height": 56, "width": 56, "content": big[0].tobytes()} if row["method"] else row
         for row in result.pictures.to_pylist()
     ]
-    table = result.pictures.from_pylist(rows, SCHEMAS["pictures"])
-    large = replace(result, pictures=table)
+    tables = {**result.tables, "pictures": table_of_rows("pictures", rows)}
+    large = replace(result, tables=tables)
     whole = make_gallery(large)
     assert whole is not None
     assert whole.data["samples"][0]["maps"][0][1:3] == [56, 56]

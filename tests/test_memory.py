@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import faithscope as fs
 from conftest import assert_same_scores, eleven_maps, randn, score_maps, toy
 from faithscope.methods import METHODS
-from faithscope.probes.perturb import evaluation
+from faithscope.probes.perturb import probe
 from families import FAMILIES, TIMM, images_of, seeded, timm_vit
 
 # --- Out of memory ---
@@ -49,15 +49,16 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_scores_stay(error):
     images, maps = randn(3, 3, 10, 10), eleven_maps(3, 10, 10)
     result = score_maps(Cramped(toy(), 20, *error), images, maps, batch_size=128)
     assert_same_scores(result, score_maps(toy(), images, maps, batch_size=128))
-    cost = result.manifest["cost"]
-    assert (cost["batch_size"], cost["response_passes"]) == (128, 3 * 288)
+    cost = result.manifest.cost
+    assert (result.manifest.plan.request.batch_size, cost.response_passes) == (128, 3 * 288)
 
 
-def test_a_smaller_batch_is_remembered_and_every_halving_recorded(monkeypatch):
-    monkeypatch.setattr(evaluation, "SHARD", 1)
+def test_a_batch_is_halved_for_its_task_alone_and_every_halving_recorded(monkeypatch):
+    monkeypatch.setattr(probe, "SHARD", 1)
     module = Cramped(toy(), 20)
     result = score_maps(module, randn(3, 3, 10, 10), eleven_maps(3, 10, 10), batch_size=128)
-    assert module.failures == result.manifest["cost"]["batch_halvings"] == 3
+    assert module.failures == result.manifest.cost.batch_halvings == 3 * 3
+    assert result.get_table("tasks")["halvings"].to_pylist() == [3, 3, 3]
 
 
 class CrampedWithGradients(Cramped):
@@ -74,7 +75,7 @@ def test_explanations_that_do_not_fit_are_halved_too():
         for module in (CrampedWithGradients(toy(), 3), toy())
     ]
     assert_same_scores(*results)
-    assert [result.manifest["cost"]["batch_halvings"] for result in results] == [2, 0]
+    assert [result.manifest.cost.batch_halvings for result in results] == [2, 0]
 
 
 @pytest.mark.parametrize("kind", [Cramped, CrampedWithGradients])

@@ -481,7 +481,7 @@ def test_the_passes_of_explanations_are_in_the_manifest():
     family = FAMILIES["timm_vit"]
     methods = ["rollout", "gradient", "integrated_gradients(steps=7)"]
     result = fs.evaluate(family.module(), family.images(3), methods, "saco", random_draws=1)
-    assert result.manifest["cost"]["explanation_passes"] == 3 * (1 + 7)
+    assert result.manifest.cost.explanation_passes == 3 * (1 + 7)
 
 
 # Relevance is made in float64
@@ -714,7 +714,7 @@ def test_a_method_is_registered_by_decorator_with_its_options():
     assert "power" in fs.explain(module, images, "registered")
     result = fs.evaluate(module, images, ["power(exponent=2)"], "saco")
     assert result.methods[0] == "power(exponent=2)"
-    with refused("'power'", "registered already"):
+    with refused("'power'", "already registered"):
         fs.register_method("power", granularity="pixel")(power)
 
 

@@ -91,7 +91,7 @@ def test_a_forecast_leaves_the_model_as_found():
     module = unusual(FailsOnCall(-1, None))
     before = state_of(module)
     plan = fs.prepare(module, randn(3, 3, 10, 10), methods="gradient")
-    assert plan.forecast().passes == 3 * plan.passes_per_image
+    assert plan.forecast().cost == {"images": 3, "model passes": 3 * (2 + 4 * 26)}
     assert_as_found(module, before)
 
 

@@ -10,8 +10,8 @@ import torch
 
 import faithscope as fs
 from conftest import randn, tiny_vit
-from faithscope.report import plots
-from faithscope.report.style import house_style
+from faithscope.report import lines, plots
+from faithscope.report.style import Plot, house_style
 from faithscope.verdicts.sensitivity import sensitivity_rows
 
 EVIL = "<script>alert('method')</script>"
@@ -44,22 +44,22 @@ def alone(model: fs.Model) -> fs.Result:
     return evaluated(model, 1, ODD)
 
 
-def every_plot(result: fs.Result) -> list[plots.Plot]:
+def every_plot(result: fs.Result) -> list[Plot]:
     moved = plots.sensitivity(sensitivity_rows({"run": result}))
     return [*plots.plots_of(result), *([moved] if moved else [])]
 
 
-def words(plot: plots.Plot) -> list[str]:
+def words(plot: Plot) -> list[str]:
     return [text for text in ElementTree.fromstring(plot.svg()).itertext() if text.strip()]
 
 
 @pytest.mark.parametrize("which", ["many", "alone"])
 def test_every_text_is_whole_and_inside_the_picture(which: str, request) -> None:
     drawn = every_plot(request.getfixturevalue(which))
-    names = ["intervals", "curves", "radar", "correlations", "k_choice", "sensitivity"]
+    names = ["intervals", "radar", "curves", "correlations", "k_choice", "sensitivity"]
     assert [plot.name for plot in drawn] == names
     for plot in drawn:
-        assert plot.caption.endswith(".") and plot.description.endswith(".")
+        assert plot.caption.endswith(".") and plot.description.endswith(".") and plot.title
         with house_style():
             plot.figure.draw_without_rendering()
             drawn_on = plot.figure.get_tightbbox()
@@ -72,13 +72,14 @@ def test_names_stand_as_they_are_in_svg(many: fs.Result) -> None:
     for plot in plots.plots_of(many):
         assert "<script>" not in plot.svg()
         if plot.name != "correlations":
-            assert {"_first", "$x^2$ & y"} <= set(words(plot)), plot.name
+            names = {name for _, _, name in plot.legend}
+            assert {"_first", "$x^2$ & y"} <= {*words(plot), *names}, plot.name
 
 
 def test_plots_can_be_saved_for_papers_and_are_the_same_each_time(
     many: fs.Result, tmp_path: Path
 ) -> None:
-    first, second = (plots.k_choice(many) for _ in range(2))
+    first, second = (lines.k_choice(many) for _ in range(2))
     assert first.svg() == second.svg()
     assert first.save(tmp_path / "new" / "a.pdf").read_bytes().startswith(b"%PDF")
     assert first.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -93,6 +94,12 @@ def test_nothing_is_drawn_of_what_a_run_does_not_hold(model: fs.Model) -> None:
     two = evaluated(model, 4, ODD[:3], metrics=["saco", "aopc"])
     assert [plot.name for plot in plots.plots_of(two)] == ["intervals", "curves", "correlations"]
     assert plots.sensitivity([]) is None
+
+
+def test_panels_that_no_metric_needs_are_not_seen(model: fs.Model) -> None:
+    metrics = [f"aopc(steps={steps})" for steps in range(2, 9)]  # seven, in two lines of four
+    panels = plots.intervals(evaluated(model, 2, ODD[:2], metrics=metrics)).figure.axes
+    assert [axes.get_visible() for axes in panels] == [True] * 7 + [False]
 
 
 def test_radar_runs_from_the_worst_to_the_best_mean_outward_is_better(many: fs.Result) -> None:
@@ -143,7 +150,7 @@ def luminance(colour: str) -> float:
 def test_k_choice_shows_the_means_in_rising_order_of_k(model: fs.Model) -> None:
     names = ("none", "one", "two")
     run = evaluated(model, 3, names, metrics=["saco(k=8)", "saco(k=auto)", "saco(k=4)"])
-    axes = plots.k_choice(run).figure.axes[0]
+    axes = lines.k_choice(run).figure.axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["4", "8", "auto"]
     line = axes.get_lines()[names.index("one")]
     means = [run.values("one", f"saco(k={k})").mean() for k in (4, 8, "auto")]

@@ -18,7 +18,7 @@ def test_a_precision_is_as_exact_as_its_name_says(vit, precision, error):
     exact = score_maps(vit, images.double(), maps, metrics=metrics)
     module = tiny_vit(dtype=torch.float32)
     result = score_maps(module, images, maps, metrics=metrics, precision=precision)
-    assert result.manifest["protocol"]["precision"] == precision
+    assert result.manifest.protocol["precision"] == precision
     assert_same_scores(result, exact, error)
     if precision != "fp64":
         assert np.abs(score_cube(result) - score_cube(exact)).max() > error / 1e4
@@ -27,7 +27,7 @@ def test_a_precision_is_as_exact_as_its_name_says(vit, precision, error):
 def test_auto_is_the_models_own_precision_on_a_cpu(vit):
     images, maps = randn(2, 3, 16, 16), {"mine": randn(2, 16, 16)}
     for module, name in ((vit, "fp64"), (tiny_vit(dtype=torch.float32), "fp32")):
-        assert score_maps(module, images, maps).manifest["protocol"]["precision"] == name
+        assert score_maps(module, images, maps).manifest.protocol["precision"] == name
 
 
 def test_tf32_on_a_cpu_is_refused(vit):
@@ -78,7 +78,7 @@ def test_auc_counts_hits_of_the_label_if_there_is_one_else_of_the_prediction():
     )
     assert_same_scores(by_prediction, by_right, 0)
     assert (score_cube(by_wrong) < score_cube(by_right)).all()
-    accuracies = [r.manifest["data"]["accuracy"] for r in (by_prediction, by_right, by_wrong)]
+    accuracies = [r.manifest.data.accuracy for r in (by_prediction, by_right, by_wrong)]
     assert accuracies == [None, 1.0, 0.0]
 
 
@@ -116,7 +116,7 @@ def test_patches_are_removed_whole(vit):
     changed = (torch.cat(inputs)[1:] != images).any(1)
     assert changed.sum(dim=(1, 2)).tolist() == [16] * 16
     assert changed.reshape(16, 4, 4, 4, 4).any(4).any(2).sum(dim=(1, 2)).tolist() == [1] * 16
-    assert result.manifest["protocol"]["units"] == "patches"
+    assert result.manifest.protocol["units"] == "patches"
 
 
 def test_a_pixel_map_in_units_of_patches_is_the_sum_inside_each_patch(vit):
@@ -133,8 +133,8 @@ def test_a_patch_map_in_units_of_pixels_is_upsampled(vit, upsample):
     large = nn.functional.interpolate(maps[:, None], size=(16, 16), mode=upsample, **options)[:, 0]
     result = score_maps(vit, images, {"patches": maps, "pixels": large}, upsample=upsample)
     np.testing.assert_allclose(*score_cube(result), rtol=0, atol=1e-12)
-    cards = result.manifest["methods"]
-    assert [cards[m]["granularity"] for m in ("patches", "pixels")] == ["patch", "pixel"]
+    cards = result.manifest.methods
+    assert [cards[m].granularity for m in ("patches", "pixels")] == ["patch", "pixel"]
 
 
 # --- Answers that are no numbers ---

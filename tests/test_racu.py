@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from scipy import stats
 
 import faithscope as fs
 from conftest import FIXTURES, randn
-from faithscope.metrics.racu import absolute_area, racu_doubts
+from faithscope.metrics.racu import Curves, absolute_area, racu_doubts
 from faithscope.probes.retrain.leakage import Recovery, leaks, recoveries
-from faithscope.verdicts.statistics import FEWEST_SEEDS, is_surely_above, seed_interval
+from faithscope.verdicts.statistics import FEWEST_SEEDS, is_above_zero, seed_interval
 
 REFERENCE = json.loads((FIXTURES / "roar" / "racu.json").read_text())
 CASES = {case["name"]: case for case in REFERENCE["cases"]}
@@ -106,6 +107,29 @@ def test_a_curve_that_is_flat_up_to_rounding_is_degenerate():
         assert racu_doubts(flat, ratios.to(dtype)).degenerate
 
 
+def test_metrics_of_curves_score_seed_by_seed():
+    ratios = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
+    baseline = torch.tensor([[1.0, 0.8, 0.2], [0.5, 0.5, 0.5], [0.5, 0.5, 0.9]]).double()
+    curve = torch.tensor([[1.0, 0.0, 0.2], [0.5, 0.3, 0.5], [0.5, 0.4, 0.9]]).double()
+    held = Curves(curve, baseline, ratios)
+    for clip in (True, False):
+        values, flags = fs.metric("racu", clip=clip).score(held)
+        assert flags == ["", "no_loss", "sign_turned"]
+        expected = fs.racu(curve, baseline, ratios, clip=clip)
+        assert values.isnan().tolist() == [False, True, False]
+        assert torch.equal(values[[0, 2]], expected[[0, 2]])
+    values, flags = fs.metric("racu").score(replace(held, is_relative=False))
+    assert values.isnan().all() and flags == ["counted"] * 3
+    torch.testing.assert_close(
+        fs.metric("area").score(held).values, curve @ ratios.new([0.25, 0.5, 0.25])
+    )
+    for is_relative, place in ((True, 1), (False, 2)):  # all masked is no measure's own level
+        found = fs.metric("end").score(replace(held, is_relative=is_relative)).values
+        assert torch.equal(found, curve[:, place])
+    with pytest.raises(fs.FaithscopeError, match="true or false"):
+        fs.metric("racu", clip=1)
+
+
 @pytest.mark.parametrize(
     ("curve", "ratios", "message"),
     [
@@ -186,8 +210,8 @@ def test_sampling_alone_hardly_ever_recovers():
 
 
 @given(st.lists(st.floats(-1, 1).map(lambda x: round(x, 3)), min_size=1, max_size=8))
-def test_surely_above_zero_is_said_by_both_intervals(values):
-    found, array = is_surely_above(values), np.array(values)
+def test_above_zero_is_what_both_intervals_say(values):
+    found, array = is_above_zero(values), np.array(values)
     if len(array) < FEWEST_SEEDS or np.ptp(array) == 0:
         assert found == (len(array) >= FEWEST_SEEDS and array[0] > 0)
         return
@@ -196,12 +220,12 @@ def test_surely_above_zero_is_said_by_both_intervals(values):
         assert found == (low > 0 and seed_interval(array).low > 0)
 
 
-def test_the_bootstrap_alone_does_not_make_it_sure():
+def test_the_bootstrap_alone_is_not_enough():
     values = [0.048, 0.063, 0.180, 0.023, -0.013]
     assert seed_interval(values).low > 0
-    assert not is_surely_above(values)
+    assert not is_above_zero(values)
 
 
-def test_seeds_without_a_value_make_nothing_sure():
-    assert is_surely_above([0.2, 0.21, 0.22, math.nan])
-    assert not is_surely_above([0.2, 0.21, math.nan])
+def test_seeds_without_a_value_do_not_count():
+    assert is_above_zero([0.2, 0.21, 0.22, math.nan])
+    assert not is_above_zero([0.2, 0.21, math.nan])

@@ -41,7 +41,7 @@ def scored(model, *args, metrics="saco", random_draws=1, **options):
 def test_a_save_that_is_cut_off_leaves_no_run_to_load(vit, tmp_path, monkeypatch):
     scored(vit, images(), ["gradient"]).save(tmp_path)
     other = scored(vit, images(), ["gradient"], fill="blur", k=5)
-    from faithscope import result as module
+    from faithscope.runs import run as module
 
     write = module.replace_file
 
@@ -53,17 +53,15 @@ def test_a_save_that_is_cut_off_leaves_no_run_to_load(vit, tmp_path, monkeypatch
     monkeypatch.setattr(module, "replace_file", cut_off)
     with pytest.raises(KeyboardInterrupt):
         other.save(tmp_path)
-    with refused("not a faithscope run"):
+    with refused("no finished run"):
         fs.load_result(tmp_path)
 
 
 def test_a_declared_granularity_decides_the_matched_random(vit):
     fine = fs.Method("fine", lambda e: e.images.sum(1), granularity="patch")
-    assert scored(vit, images(), [fine]).manifest["methods"]["fine"] == {
-        "granularity": "patch",
-        "random": False,
-        "matched_random": "random_patch",
-    }
+    card = scored(vit, images(), [fine]).manifest.methods["fine"]
+    assert (card.granularity, card.is_random) == ("patch", False)
+    assert card.matched_random == "random_patch"
 
 
 def test_a_model_with_one_output_is_refused():
@@ -74,7 +72,7 @@ def test_a_model_with_one_output_is_refused():
 
 @pytest.mark.parametrize("wrong", [lambda r: r.p.mean(), lambda r: r.p], ids=["scalar", "curve"])
 def test_a_metric_must_give_one_number_per_curve(vit, wrong):
-    with refused("gave a score of shape", "one number each"):
+    with refused("returned a score of shape", "one number each"):
         scored(vit, images(), ["gradient"], metrics=[wrong])
 
 
@@ -87,11 +85,13 @@ def test_two_metrics_of_one_name_are_refused(vit):
     assert scored(vit, images(), ["gradient"], metrics=["saco", SaCo()]).metrics == ["saco"]
 
 
-def test_an_evaluation_runs_once(vit):
-    evaluation = fs.prepare(vit, images(), ["gradient"], "saco", random_draws=0)
-    evaluation.run()
-    with refused("run once"):
-        evaluation.run()
+def test_a_plan_runs_as_often_as_its_data_can_be_read(vit):
+    prepared = fs.prepare(vit, images(), ["gradient"], "saco", random_draws=0)
+    assert prepared.run().scores.equals(prepared.run().scores)
+    once = fs.prepare(vit, iter([images()]), ["gradient"], "saco", random_draws=0)
+    once.run()
+    with refused("no images"):
+        once.run()
 
 
 def test_the_fingerprint_follows_the_weights():
@@ -126,12 +126,12 @@ def test_an_option_can_go_back_to_its_default():
 
 
 def test_the_protocol_tells_target_and_draws(vit):
-    one = scored(vit, images(), ["gradient"], target=1).manifest["protocol"]
-    two = scored(vit, images(), ["gradient"], target=2, random_draws=2).manifest["protocol"]
-    assert (one["target"], one["random_draws"]) == ("1", 1)
-    assert (two["target"], two["random_draws"]) == ("2", 2)
+    one = scored(vit, images(), ["gradient"], target=1).manifest.protocol
+    two = scored(vit, images(), ["gradient"], target=2, random_draws=2).manifest.protocol
+    assert (one["target"], one["random_draws"]) == (1, 1)
+    assert (two["target"], two["random_draws"]) == (2, 2)
     by_image = scored(vit, images(), ["gradient"], target=torch.tensor([0, 1, 2]))
-    assert by_image.manifest["protocol"]["target"].startswith("given:")
+    assert by_image.manifest.protocol["target"].startswith("given:")
 
 
 def test_autocast_around_the_call_changes_nothing():
@@ -219,7 +219,7 @@ def test_numbers_of_numpy_are_numbers(vit, tmp_path):
     seed, k = np.int64(3), np.int64(5)
     result = scored(vit, images(), ["gradient"], seed=seed, k=k, batch_size=np.int64(7))
     result.save(tmp_path)
-    assert fs.load_result(tmp_path).manifest["protocol"]["seed"] == 3
+    assert fs.load_result(tmp_path).manifest.protocol["seed"] == 3
 
 
 @pytest.mark.parametrize("wrong", [5, 1.5])
@@ -256,8 +256,8 @@ def test_too_few_images_get_no_verdict(vit):
 def test_the_manifest_says_where_the_weights_come_from():
     name = "timm:vit_tiny_patch16_224(img_size=32, depth=1)"
     model = fs.load_model(name, pretrained=False, device="cpu")
-    said = scored(model, images(1, 32).float(), ["gradient"]).manifest["model"]
-    assert (said["name"], said["weights"]) == (name, "random")
+    said = scored(model, images(1, 32).float(), ["gradient"]).manifest.model
+    assert (said.name, said.weights) == (name, "random")
 
 
 def test_results_and_models_print_in_one_line(vit):
@@ -407,6 +407,6 @@ def test_one_bundled_image_is_explained_by_its_number(tmp_path):
 
 def test_a_method_that_also_loses_is_not_praised_alone(vit):
     result = scored(vit, images(6), ["gradient"], metrics=["aopc", "log_odds"])
-    for row, verdict in zip(result._summary, ["better", "worse"], strict=False):
+    for row, verdict in zip(result.rows, ["better", "worse"], strict=False):
         row["verdict"] = verdict
-    assert "some metrics and worse on others (gradient)" in result.headline()
+    assert "on some metrics and worse on others (gradient)" in result.headline()

@@ -1,6 +1,7 @@
 """The page and the figures: what they show, and that names in them are never run."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -9,17 +10,17 @@ from xml.etree import ElementTree
 import matplotlib
 import matplotlib.pyplot
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
 
 import faithscope as fs
 from conftest import randn, tiny_vit
-from faithscope.report import draw_explanations, plots, write_page
-from faithscope.report.plots import removal_curves
+from faithscope.report import draw_explanations, lines, plots, write_page
+from faithscope.report.removal import removal_curves
 from faithscope.report.style import wrap_label
-from faithscope.runs.schema import SCHEMAS
+from faithscope.report.tables import written
+from faithscope.runs.tables import table_of_rows
 
 EVIL = "<script>alert('method')</script>"
 KEYS = ("mean", "ci_low", "ci_high")
@@ -129,7 +130,7 @@ def test_only_the_script_of_the_page_may_run(page: Page) -> None:
 
 
 def test_table_holds_every_number_and_mark_of_the_summary(page: Page, result: fs.Result) -> None:
-    marks = {"better": "▲ better", "worse": "▼ worse", "same": "○ not told apart"}
+    marks = {"better": "▲ better", "worse": "▼ worse", "same": "○ not significant"}
     rows = {row[0].split("by p")[0]: row[1:] for row in page.table[1:]}
     assert list(rows) == result.methods
     assert [head.split()[0] for head in page.table[0][1:]] == result.metrics
@@ -159,9 +160,10 @@ def test_page_tells_the_story_and_the_protocol(page: Page, result: fs.Result) ->
         assert verdict in page.text
     assert "5: it holds NaN or infinite values" in page.text
     assert "11 used, 1 left out" in page.text
-    for key, value in result.manifest["protocol"].items():
-        assert re.search(rf"{key}\s+{value}", page.text)
-    for name, number in result.manifest["versions"].items():
+    for key, value in result.manifest.protocol.items():
+        assert re.search(rf"{key}\s+{written(value)}", page.text)
+    assert "Removed units are replaced: the image's own mean, per channel." in page.text
+    for name, number in result.manifest.versions.items():
         assert f"{name} {number}" in page.text
 
 
@@ -201,11 +203,11 @@ def test_intervals_name_methods_metrics_and_directions(result: fs.Result) -> Non
     ups = [result.arrow(metric) for metric in result.metrics].count("↑")
     assert text.count("↑ higher is better") == ups
     assert text.count("↓ lower is better") == len(result.metrics) - ups
-    assert {"better than matched random", "worse than it"} <= set(text)
+    assert {"better than matched random", "no significant difference", "worse"} <= set(text)
 
 
-def test_curves_are_those_the_metric_reads(result: fs.Result) -> None:
-    levels, curves = removal_curves(result.responses, result.methods)
+def test_curves_are_those_the_metric_reads(result: fs.Result, tmp_path: Path) -> None:
+    levels, curves = removal_curves(result)
     assert len(levels) == 11
     assert list(curves) == result.methods
     for method, values in curves.items():
@@ -213,34 +215,62 @@ def test_curves_are_those_the_metric_reads(result: fs.Result) -> None:
         np.testing.assert_allclose(
             np.sort(drop), np.sort(result.values(method, "aopc")), atol=1e-12
         )
-    assert {"_upside_down", "random_patch", "100 %"} <= set(svg_text(plots.curves(result).svg()))
+    plot = lines.removal(result)
+    names = {"_upside_down", "random_patch"}
+    for _ in range(2):  # a file names the lines, a page does it beside the drawing
+        assert not names & set(svg_text(plot.svg()))
+        drawn = set(svg_text(plot.save(tmp_path / "a.svg").read_text("utf-8")))
+        assert {*names, "100\N{NO-BREAK SPACE}%"} <= drawn
+    assert sorted(name for _, _, name in plot.legend) == sorted(result.methods)
 
 
-def test_curves_average_draws_and_bring_sizes_together() -> None:
-    rows = [("small", 0, stop, np.log(p)) for stop, p in ((0, 0.8), (5, 0.4), (10, 0.2))]
-    rows += [
-        ("large", 0, stop, np.log(p)) for stop, p in ((0, 1.0), (5, 0.5), (10, 0.4), (20, 0.1))
-    ]
-    rows += [("large", 1, stop, np.log(p)) for stop, p in ((0, 1.0), (10, 0.2), (20, 0.2))]
-    sample, draw, stop, log_p = zip(*rows, strict=True)
-    columns = {"sample": sample, "draw": draw, "stop": stop, "log_p": log_p}
-    columns |= {"method": ["m"] * 10, "start": [0] * 10, "top1": [0] * 10, "salience": [0.0] * 10}
-    table = pa.table(
-        {
-            field.name: pa.array(columns[field.name]).dictionary_encode()
-            if pa.types.is_dictionary(field.type)
-            else pa.array(columns[field.name], field.type)
-            for field in SCHEMAS["responses"]
-        }
+def test_curves_average_draws_and_bring_sizes_together(model: fs.Model) -> None:
+    """Two images of other sizes; of the larger one two draws are averaged."""
+    run = fs.evaluate(
+        fs.wrap(torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()), name="any"),
+        [randn(3, 2, 5, seed=1, dtype=torch.float32), randn(3, 4, 5, seed=2, dtype=torch.float32)],
+        "random",
+        ["aopc(steps=2)", "log_odds(steps=4)"],
+        random_draws=2,
     )
-    levels, curves = removal_curves(table, ["m"])
+    cuts = {10: {0: 0.8, 5: 0.4, 10: 0.2}, 20: {0: 1.0, 5: 0.5, 10: 0.4, 20: 0.1}}
+    answers = [
+        ("0", 0, 10, cuts[10]),
+        ("0", 1, 10, cuts[10]),
+        ("1", 0, 20, cuts[20]),
+        ("1", 1, 20, {0: 1.0, 5: 0.9, 10: 0.2, 20: 0.2}),
+    ]
+    responses = [
+        {"sample": sample, "method": "random", "draw": draw, "start": 0, "stop": stop}
+        | {"log_p": np.log(p), "top1": 0, "salience": 0.0}
+        for sample, draw, _, curve in answers
+        for stop, p in curve.items()
+    ]
+    maps = [
+        {"sample": sample, "method": "random", "draw": draw, "units": units}
+        | {"granularity": "pixel", "finite": True, "constant": False}
+        for sample, draw, units, _ in answers
+    ]
+    spans = [
+        {"units": units, "metric": "aopc(steps=2)", "place": place, "start": 0, "stop": stop}
+        for units, stops in ((10, (0, 5, 10)), (20, (0, 10, 20)))
+        for place, stop in enumerate(stops)
+    ]
+    spans += [
+        {"units": units, "metric": "log_odds(steps=4)", "place": place, "start": 0, "stop": stop}
+        for units, stops in ((10, (0, 0, 5, 5, 10)), (20, (0, 5, 10, 10, 20)))
+        for place, stop in enumerate(stops)
+    ]
+    rows = {"responses": responses, "maps": maps, "spans": spans}
+    made = {name: table_of_rows(name, held) for name, held in rows.items()}
+    levels, curves = removal_curves(replace(run, tables={**run.tables, **made}))
     np.testing.assert_allclose(levels, [0, 0.5, 1])
-    np.testing.assert_allclose(curves["m"], [[0.8, 0.4, 0.2], [1.0, 0.3, 0.15]])
+    np.testing.assert_allclose(curves["random"], [[0.8, 0.4, 0.2], [1.0, 0.3, 0.15]])
 
 
 def test_no_curve_without_a_metric_that_needs_one(model: fs.Model, images: torch.Tensor) -> None:
     run = fs.evaluate(model, images[:2], "rollout", ["saco", "comprehensiveness"], random_draws=0)
-    assert plots.curves(run) is None
+    assert lines.removal(run) is None
 
 
 def draw(model: fs.Model, path: Path, *, count: int = 1, **options: object) -> Path:

@@ -54,7 +54,7 @@ def test_another_k_that_was_run_needs_no_model():
 @pytest.mark.parametrize(
     ("metrics", "words"),
     [
-        ("saco(k=7)", ["'saco(k=7)'", "not run", "evaluate anew"]),
+        ("saco(k=7)", ["'saco(k=7)'", "not run", "evaluate again"]),
         ("saco(k=auto)", ["give a number"]),
         ("sacco", ["did you mean 'saco'"]),
     ],

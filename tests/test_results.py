@@ -10,36 +10,9 @@ import torch
 
 import faithscope as fs
 from conftest import randn, toy
-from faithscope.result import FORMAT, Result
-from faithscope.runs.schema import SCHEMAS
+from faithscope.runs.tables import SCHEMAS
 from faithscope.verdicts.statistics import holm, paired_p_values
-
-METRICS = {"saco": True, "auc": False}  # by whether higher is better
-
-
-def made_up(scores, flags=None, matched="random"):
-    """A result from scores {method: {metric: [samples, draws]}}, to check statistics by hand."""
-    rows = [
-        dict(model="m", data="d", sample=str(sample), method=method, draw=draw, metric=metric, k=10)
-        | dict(fill="mean", upsample="bilinear", value=float(value))
-        | dict(flag=(flags or {}).get((method, metric, sample), ""))
-        for method, by_metric in scores.items()
-        for metric, values in by_metric.items()
-        for sample, draws in enumerate(values)
-        for draw, value in enumerate(np.atleast_1d(draws))
-    ]
-    count = len(next(iter(next(iter(scores.values())).values())))
-    samples = [
-        dict(sample=str(i), label=-1, target=0, predicted=0, log_p0=0.0) for i in range(count)
-    ]
-    cards = {m: {"matched_random": None if m == matched else matched} for m in scores}
-    metrics = {metric: {"higher_is_better": METRICS[metric]} for metric in METRICS}
-    return Result(
-        pa.Table.from_pylist(rows, SCHEMAS["scores"]),
-        pa.Table.from_pylist([], SCHEMAS["responses"]),
-        pa.Table.from_pylist(samples, SCHEMAS["samples"]),
-        {"format": FORMAT, "methods": cards, "metrics": metrics},
-    )
+from made_up import METRICS, made_up
 
 
 def normal(mean, *shape, seed=0):
@@ -113,7 +86,7 @@ def test_a_sample_is_flagged_once_however_many_of_its_draws_are(verdicts):
     _, scores = verdicts
     marked = {("random", "saco", 2): "degenerate", ("good", "auc", 0): "few_units"}
     marked[("good", "auc", 1)] = "degenerate"
-    rows = by_cell(made_up(scores, marked))
+    rows = by_cell(made_up(scores, flags=marked))
     assert rows["random", "saco"]["flagged"] == 1
     assert rows["good", "auc"]["flagged"] == 2
     assert rows["good", "saco"]["flagged"] == 0
@@ -128,15 +101,15 @@ def test_the_table_marks_better_and_worse(verdicts):
 
 def test_the_verdicts_are_sentences(verdicts):
     assert verdicts[0].verdicts() == [
-        "good beats random on every metric.",
+        "good is better than random on every metric.",
         "bad is worse than random on every metric.",
-        "mixed beats random on saco; is worse than random on auc.",
-        "dull cannot be told from random on any metric.",
+        "mixed is better than random on saco; is worse than random on auc.",
+        "dull shows no significant difference from random on any metric.",
     ]
     assert verdicts[0].headline() == (
-        f"4 methods on {verdicts[0].samples.num_rows} images: 1 beat matched random attribution on "
-        "every metric (good), 1 on some metrics and worse on others (mixed), 1 on none "
-        "(dull), 1 on none and worse on some (bad)."
+        "4 methods on 30 images: 1 better than random on every metric (good), 1 better on some "
+        "metrics and worse on others (mixed), 1 worse on every metric (bad), 1 with no significant "
+        "difference on any metric (dull)."
     )
 
 
@@ -210,29 +183,25 @@ def saved(result, tmp_path):
 
 def test_a_result_survives_the_disk_bit_for_bit(result, saved):
     loaded = fs.load_result(saved)
-    for name, schema in SCHEMAS.items():
-        before, after = getattr(result, name), getattr(loaded, name)
+    assert result.tables.keys() == loaded.tables.keys()
+    for name, before in result.tables.items():
+        after, schema = loaded.tables[name], SCHEMAS[name]
         assert before.schema.equals(schema) and after.schema.equals(schema)
         for field in schema:
             left, right = (table[field.name].to_pylist() for table in (before, after))
             if pa.types.is_floating(field.type):
                 left, right = (np.array(values).tobytes() for values in (left, right))
             assert left == right
-    assert json.dumps(loaded.manifest) == json.dumps(result.manifest)
+    assert loaded.manifest.model_copy(update={"files": {}}) == result.manifest
+    assert loaded.manifest.files.keys() == {f"{name}.parquet" for name in result.tables}
     assert loaded.table() == result.table()
     assert repr(loaded.summary().to_pylist()) == repr(result.summary().to_pylist())
 
 
 def test_saving_again_replaces_the_run_and_leaves_nothing_else(result, saved):
     result.save(saved)
-    names = [
-        "manifest.json",
-        "pictures.parquet",
-        "responses.parquet",
-        "samples.parquet",
-        "scores.parquet",
-    ]
-    assert sorted(file.name for file in saved.iterdir()) == names
+    names = {"manifest.json", *(f"{name}.parquet" for name in result.tables)}
+    assert {file.name for file in saved.iterdir()} == names
 
 
 def test_a_run_that_cannot_be_written_says_so(result, tmp_path):
@@ -267,7 +236,12 @@ def foreign_manifest(run):
 
 
 def hollow_manifest(run):
-    (run / "manifest.json").write_text(json.dumps({"format": FORMAT}))
+    (run / "manifest.json").write_text(json.dumps({"format": 2}))
+
+
+def touched_manifest(run):
+    file = run / "manifest.json"
+    file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1'))
 
 
 def binary_manifest(run):
@@ -275,14 +249,14 @@ def binary_manifest(run):
 
 
 def future_manifest(run):
-    (run / "manifest.json").write_text(json.dumps({"format": FORMAT + 1}))
+    (run / "manifest.json").write_text(json.dumps({"format": 3}))
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         *(missing_folder, missing_table, cut_table, foreign_table, cut_manifest),
-        *(foreign_manifest, hollow_manifest, binary_manifest, future_manifest),
+        *(foreign_manifest, hollow_manifest, binary_manifest, future_manifest, touched_manifest),
     ],
     ids=lambda damage: damage.__name__,
 )
@@ -296,11 +270,12 @@ def test_a_damaged_or_foreign_folder_is_refused_in_a_sentence(saved, damage):
 
 
 def test_the_manifest_holds_the_whole_protocol(result):
-    assert result.manifest["protocol"] == {
+    assert result.manifest.protocol == {
         **{"target": "predicted", "k": "auto", "fill": "mean", "units": "pixels"},
         **{"upsample": "bilinear", "ties": "ascending", "group": "sum", "seed": 0},
         "precision": "fp64",
         "random_draws": 3,
+        "tolerance": None,
     }
 
 
@@ -309,7 +284,7 @@ def test_fingerprints_tell_models_and_data_apart():
         images, maps = randn(2, 3, 10, 10), {"mine": randn(2, 10, 10)}
         images[0, 0, 0, 0] += shift
         manifest = fs.evaluate(toy(seed=seed), images, maps=maps, random_draws=0).manifest
-        return manifest["model"]["fingerprint"], manifest["data"]["fingerprint"]
+        return manifest.model.fingerprint, manifest.data.fingerprint
 
     base, other_model, other_data = prints(0, 0.0), prints(1, 0.0), prints(0, 0.1)
     assert prints(0, 0.0) == base

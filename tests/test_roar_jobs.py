@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faithscope.methods.text import resolve_measures
+from faithscope.methods import resolve_methods
 from faithscope.probes.retrain.jobs import Job, Jobs, jobs_of
 from families import refused
 
@@ -14,7 +14,8 @@ CUSTOM = (0, 10, 30, 50, 70, 90, 100)
 
 
 def made(measures=PAPER, seeds=5, levels=None, procedures=BOTH, strategy="relative") -> Jobs:
-    return jobs_of(resolve_measures(measures), range(seeds), levels, procedures, strategy)
+    found = {item.label: item.reads_model for item in resolve_methods(measures, "text")}
+    return jobs_of(found, range(seeds), levels, procedures, strategy)
 
 
 def test_the_papers_babi_run_is_395_trainings():
@@ -146,7 +147,7 @@ def test_ids_can_be_files_names():
         ({"levels": range(1, 10**12), "strategy": "count"}, ["too many levels", "10,001"]),
         ({"seeds": 0}, ["seeds (none)"]),
         ({"seeds": 3_000_000_000}, ["too many seeds", "1,000"]),
-        ({"procedures": []}, ["no procedure"]),
+        ({"procedures": []}, ["No procedure given"]),
         ({"procedures": ["recursion"]}, ["Unknown procedure 'recursion'", "recursive"]),
         ({"strategy": "quantile"}, ["Unknown strategy 'quantile'", "relative"]),
     ],
@@ -159,4 +160,4 @@ def test_a_request_that_makes_no_sense_is_refused(options, words):
 @pytest.mark.parametrize("seeds", [[0, 0], [-1], [2**31]])
 def test_seeds_that_cannot_be_used_are_refused(seeds):
     with refused("seeds", "each once"):
-        jobs_of(resolve_measures("gradient"), seeds)
+        jobs_of({"gradient": True}, seeds)

@@ -1,4 +1,4 @@
-"""A run is packed into small files and goes on elsewhere, with the same bits."""
+"""A run is packed into one file and goes on elsewhere, with the same bits."""
 
 from __future__ import annotations
 
@@ -10,47 +10,56 @@ import os
 import shutil
 import signal
 import tarfile
-import time
-from collections.abc import Mapping
-from dataclasses import replace
-from importlib.metadata import version
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+import faithscope as fs
 from bags import MEASURES, BagLearner, bag_texts
-from faithscope.probes.retrain import bilstm, parcel
+from conftest import randn, tiny_vit
+from faithscope.api import pack_run, unpack_run
+from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.learner import Recipe
-from faithscope.probes.retrain.parcel import INDEX, Parcel, Part, pack_run, read_parcel, unpack_run
-from faithscope.probes.retrain.result import RoarResult, load_roar
-from faithscope.probes.retrain.store import RESULT_FILES
+from faithscope.runs import parcel
+from faithscope.runs.files import digest, sealed, unsealed
+from faithscope.runs.parcel import INDEX
+from faithscope.runs.store import locked
 from families import refused
 from test_cli import fails
 from test_cli import run as command
 from test_cli_roar import csv, rows
-from test_roar_store import JOBS, assert_same_bits, run, stopped, stopped_in, weights_in
+from test_roar_store import (
+    BASES,
+    JOBS,
+    PACKS,
+    assert_same_bits,
+    cards_in,
+    run,
+    stopped,
+    stopped_in,
+    weights_in,
+)
 
 FEW = {"measures": ["gradient"], "levels": [50], "seeds": 1}
 """Four trainings."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_waiting_for_the_disk():
+def no_waiting_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
 
 
 @pytest.fixture(scope="module")
-def whole() -> RoarResult:
+def whole() -> fs.Result:
     return run(BagLearner(), None)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run; not to be changed."""
     root = tmp_path_factory.mktemp("finished") / "run"
     run(BagLearner(), root)
@@ -58,20 +67,18 @@ def finished(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory) -> Path:
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The parcel of a small finished run; not to be changed."""
-    root = tmp_path_factory.mktemp("few")
-    run(BagLearner(), root / "run", **FEW)
-    pack_run(root / "run", root / "parcel")
-    return root / "parcel"
+    return packed(tmp_path_factory.mktemp("few"), "few", **FEW)
+
+
+def packed(folder: Path, name: str, **options: Any) -> Path:
+    run(BagLearner(), folder / f"run-{name}", **options)
+    return Path(pack_run(folder / f"run-{name}", folder / f"{name}.tar.gz").file)
 
 
 def files_in(root: Path) -> set[str]:
     return {str(file.relative_to(root)) for file in root.rglob("*") if file.is_file()}
-
-
-def copy(folder: Path, to: Path) -> Path:
-    return Path(shutil.copytree(folder, to))
 
 
 # There and back
@@ -81,454 +88,354 @@ def copy(folder: Path, to: Path) -> Path:
 @pytest.mark.parametrize("states", [False, True])
 def test_a_run_that_was_stopped_goes_on_elsewhere_with_the_same_bits(whole, tmp_path, pack, states):
     stopped_in(tmp_path / "run", pack)
-    told = pack_run(tmp_path / "run", tmp_path / "parcel", states=states)
-    cards = len(list((tmp_path / "run").glob("jobs/*.json")))
-    assert (told.finished, told.trainings) == (cards, JOBS)
+    made = pack_run(tmp_path / "run", tmp_path / "run.tar.gz", states=states)
+    cards, trained = (len(list((tmp_path / "run").glob(f"tasks/{k}*.json"))) for k in ("", "train"))
+    assert (made.finished, made.tasks) == (cards, 2 * PACKS)
+    assert made.size == Path(made.file).stat().st_size
     shutil.rmtree(tmp_path / "run")
-    found = unpack_run(tmp_path / "parcel", tmp_path / "deep" / "elsewhere")
-    assert (found.finished, found.trainings, found.seeds) == (cards, JOBS, (0, 1))
+    found = unpack_run(made.file, tmp_path / "deep" / "elsewhere")
+    assert (found.finished, found.tasks, found.seeds) == (cards, 2 * PACKS, (0, 1))
+    assert not found.is_whole
     learner = BagLearner()
-    assert_same_bits(run(learner, found.root), whole)
+    assert_same_bits(run(learner, Path(found.folder)), whole)
     assert learner.resumed == ([2] if states else [])
-    assert len(learner.begun) + cards == JOBS  # none twice
+    assert learner.epochs_run == (PACKS - trained) * 4 - (2 if states else 0)  # none twice
 
 
-def test_only_weights_that_are_still_to_be_explained_are_packed(tmp_path):
-    run_, parcel_ = tmp_path / "run", tmp_path / "parcel"
-    stopped_in(run_, "01-001")
-    pack_run(run_, parcel_)
-    unpack_run(parcel_, tmp_path / "middle")
+def test_only_what_is_still_to_be_read_is_packed(tmp_path):
+    root = tmp_path / "run"
+    stopped_in(root, "01-001")
+    unpack_run(pack_run(root).file, tmp_path / "middle")  # to run.tar.gz, beside it
     links = {f"{name}-roar-k020-s{seed}" for name in MEASURES[:2] for seed in range(2)}
-    assert weights_in(tmp_path / "middle") == {"k000-s0", "k000-s1", *links}
-    assert not list((tmp_path / "middle").glob("packs/*/state.*"))
-    stopped(run_, 2 + 2 * 4 + 3)  # in the last wave: what is still to be masked is decided
-    assert weights_in(run_) == {"k000-s0", "k000-s1"}
-    pack_run(run_, parcel_)
-    unpack_run(parcel_, tmp_path / "late")
+    assert weights_in(tmp_path / "middle") == BASES | links
+    assert not list(tmp_path.glob("middle/states/*"))
+    (root / "tasks" / "notes.txt").write_text("mine")
+    stopped(root, 2 + 2 * 4 + 3)  # in the last wave: what is still to be masked is decided
+    unpack_run(pack_run(root).file, tmp_path / "late")  # the earlier parcel is replaced
     assert files_in(tmp_path / "late") == {
         "plan.json",
-        *(f"packs/03-00{place}/inputs.safetensors" for place in range(2)),
-        *(f"jobs/{file.name}" for file in run_.glob("jobs/*.json")),
+        *(f"artifacts/masks/s0-1-03-00{place}.safetensors" for place in range(2)),
+        *(name for name in files_in(root) if name.startswith("tasks/") and "notes" not in name),
     }
 
 
 def test_a_run_with_nothing_but_a_plan_is_packed(whole, tmp_path):
     stopped(tmp_path / "run", 1)
-    shutil.rmtree(tmp_path / "run" / "packs")
-    told = pack_run(tmp_path / "run", tmp_path / "parcel")
-    assert told.finished == told.members == 0
-    unpack_run(tmp_path / "parcel", tmp_path / "elsewhere")
+    for name in ("tasks", "artifacts", "states"):
+        shutil.rmtree(tmp_path / "run" / name, ignore_errors=True)
+    assert pack_run(tmp_path / "run").finished == 0
+    unpack_run(tmp_path / "run.tar.gz", tmp_path / "elsewhere")
     assert files_in(tmp_path / "elsewhere") == {"plan.json"}
     assert_same_bits(run(BagLearner(), tmp_path / "elsewhere"), whole)
 
 
 def test_a_finished_run_is_read_elsewhere_and_takes_no_weights_along(whole, finished, tmp_path):
-    told = pack_run(finished, tmp_path / "parcel")
-    assert told.finished == told.trainings == JOBS
-    unpack_run(tmp_path / "parcel", tmp_path / "elsewhere")
-    assert_same_bits(load_roar(tmp_path / "elsewhere"), whole)
-    assert not list(tmp_path.glob("elsewhere/jobs/*.safetensors"))
+    made = pack_run(finished, tmp_path / "run.tar.gz")
+    assert made.finished == made.tasks == 2 * PACKS
+    root = tmp_path / "elsewhere"
+    assert unpack_run(made.file, root).is_whole
+    assert_same_bits(fs.load_result(root), whole)
+    assert not (root / "artifacts").exists()
     learner = BagLearner()
-    assert_same_bits(run(learner, tmp_path / "elsewhere"), whole)
-    assert learner.begun == []
-    (tmp_path / "elsewhere" / "trainings.parquet").write_bytes(b"")
-    with pytest.warns(UserWarning, match="tables are made again"):  # from the cards, as at home
-        assert_same_bits(run(learner, tmp_path / "elsewhere"), whole)
+    assert_same_bits(run(learner, root), whole)
+    (root / "trainings.parquet").write_bytes(b"")
+    with pytest.warns(UserWarning, match="is damaged"):  # made again from the tasks, as at home
+        assert_same_bits(run(learner, root), whole)
     assert learner.begun == []
 
 
-def test_a_result_whose_tables_are_damaged_is_packed_without_them(whole, finished, tmp_path):
-    root = copy(finished, tmp_path / "run")
+def test_what_is_damaged_is_not_packed(whole, finished, tmp_path):
+    root = Path(shutil.copytree(finished, tmp_path / "tables"))
     (root / "sparsity.parquet").write_bytes(b"")
-    with pytest.warns(UserWarning, match="is damaged"):
-        pack_run(root, tmp_path / "parcel")
-    unpack_run(tmp_path / "parcel", tmp_path / "elsewhere")
-    assert not (tmp_path / "elsewhere" / "manifest.json").exists()
+    assert not unpack_run(pack_run(root).file, tmp_path / "a").is_whole
     learner = BagLearner()
-    assert_same_bits(run(learner, tmp_path / "elsewhere"), whole)
+    assert_same_bits(run(learner, tmp_path / "a"), whole)
     assert learner.begun == []
-
-
-def test_what_is_damaged_is_not_packed(whole, tmp_path):
     stopped_in(tmp_path / "run", "01-001")
-    harmed = ("jobs/k000-s0.json", "jobs/gradient-roar-k020-s1.safetensors")
+    harmed = {
+        "tasks/train-s0-1-00-000.json",
+        "artifacts/models/gradient-roar-k020-s1.safetensors",
+    }
     for name in harmed:
         file = tmp_path / "run" / name
         file.write_bytes(file.read_bytes()[:-20])
-    with pytest.warns(UserWarning, match="is damaged"):
-        pack_run(tmp_path / "run", tmp_path / "parcel")
-    unpack_run(tmp_path / "parcel", tmp_path / "elsewhere")
-    assert not files_in(tmp_path / "elsewhere") & set(harmed)
-    assert_same_bits(run(BagLearner(), tmp_path / "elsewhere"), whole)
+    unpack_run(pack_run(tmp_path / "run").file, tmp_path / "b")
+    assert not files_in(tmp_path / "b") & harmed
+    assert_same_bits(run(BagLearner(), tmp_path / "b"), whole)
 
 
-# Files of limited size
-
-
-def test_no_file_is_larger_than_asked_for(finished, tmp_path):
-    told = pack_run(finished, tmp_path, part_megabytes=0.01)
-    sizes = [file.stat().st_size for file in sorted(tmp_path.iterdir(), key=lambda f: f.name)]
-    assert len(told.parts) > 2
-    assert max(sizes) <= 10_000 and sorted(sizes) == sorted(told.sizes)
-    assert [part.size for part in told.parts[:-1]] == [10_000] * (len(told.parts) - 1)
-    unpack_run(tmp_path, tmp_path.with_name("elsewhere"))
-
-
-def test_a_parcel_is_the_same_bytes_whenever_it_is_packed(finished, tmp_path):
-    told = [pack_run(finished, tmp_path / name) for name in "ab"]
-    assert [p.hash for p in told[0].parts] == [p.hash for p in told[1].parts]
-
-
-def test_an_index_that_would_be_too_large_is_refused(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(parcel, "LEAST_MEGABYTES", 0.0001)
-    with refused("parts are too many", "larger part size"):
-        pack_run(finished, tmp_path, part_megabytes=0.0005)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("size", [0, -1, 0.001, float("nan"), float("inf"), 1e303])
-def test_a_part_size_that_is_none_is_refused(finished, tmp_path, size):
-    with refused("at least 0.01 MB"):
-        pack_run(finished, tmp_path / "parcel", part_megabytes=size)
-    assert not (tmp_path / "parcel").exists()
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    chunks=st.lists(st.binary(max_size=40), max_size=12),
-    limit=st.integers(1, 30),
-    step=st.integers(1, 50),
-)
-def test_parts_are_what_was_written_cut(tmp_path_factory, chunks, limit, step):
-    folder = tmp_path_factory.mktemp("parts")
-    content = b"".join(chunks)
-    with parcel._Writer(folder, "run", limit) as writer:
-        for chunk in chunks:
-            writer.write(chunk)
-    sizes = [part.size for part in writer.parts]
-    assert sizes == [limit] * (len(content) // limit) + [len(content) % limit] * (
-        len(content) % limit > 0
+def test_what_a_person_noted_of_a_run_travels(tmp_path):
+    for seed in (0, 1):
+        root = tmp_path / f"run{seed}"
+        run(BagLearner(), root, **{**FEW, "seeds": [seed]})
+        (root / "command.txt").write_text(f"faithscope roar --seeds {seed},\n# 3 s\n")
+        pack_run(root)
+    unpack_run(tmp_path / "run1.tar.gz", tmp_path / "alone")
+    assert (tmp_path / "alone" / "command.txt").read_text() == "faithscope roar --seeds 1,\n# 3 s\n"
+    unpack_run([tmp_path / "run0.tar.gz", tmp_path / "run1.tar.gz"], tmp_path / "both")
+    assert (tmp_path / "both" / "command.txt").read_text() == (
+        "faithscope roar --seeds 0,\n# 3 s\nfaithscope roar --seeds 1,\n# 3 s\n"
     )
-    files = [folder / part.name for part in writer.parts]
-    assert [file.read_bytes() for file in files] == [
-        content[start : start + limit] for start in range(0, len(content), limit)
-    ]
-    with parcel._Reader(files) as reader:
-        found = b"".join(iter(lambda: reader.read(step), b""))
-    assert found == content
 
 
-# A parcel is replaced whole
+def test_a_run_over_images_travels_in_the_same_way(tmp_path, monkeypatch):
+    monkeypatch.setattr("faithscope.probes.perturb.probe.SHARD", 2)
+    root, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+
+    def evaluate(out: Path | None, stop_at: float = float("inf")) -> fs.Result:
+        def report(place: fs.Progress) -> None:
+            if place.done > stop_at * place.total:
+                raise KeyboardInterrupt
+
+        images = randn(8, 3, 16, 16)
+        return fs.evaluate(tiny_vit(), images, "rollout", "saco", out=out, progress=report)
+
+    whole = evaluate(None)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(root, 0.6)
+    made = pack_run(root)
+    assert 0 < made.finished == cards_in(root) < 4
+    assert unpack_run(made.file, elsewhere).finished == made.finished
+    assert evaluate(elsewhere).scores.equals(whole.scores)
+    assert unpack_run(
+        pack_run(elsewhere, tmp_path / "done.tar.gz").file, tmp_path / "read"
+    ).is_whole
+    assert fs.load_result(tmp_path / "read").scores.equals(whole.scores)
+    with refused("Only runs of seeds can be joined"):
+        unpack_run([made.file, made.file], tmp_path / "both")
 
 
-def test_a_parcel_of_the_same_run_is_replaced_and_other_files_are_left_alone(tmp_path):
-    root, to = tmp_path / "run", tmp_path / "parcel"
-    stopped_in(root, "01-001")
-    first = pack_run(root, to)
-    own, _, _ = first.parts[0].name.rpartition("-")
-    (to / f"{own}-0123abcd.tar.gz.000").write_bytes(b"left by a kill")
-    others = {"log.txt", "run-0123abcd.tar.gz.000", "run-0123abcd-0123abcd.tar.gz.000"}
-    for name in others:
-        (to / name).write_text("of somebody else")
-    stopped_in(root, "01-001")
-    second = pack_run(root, to)
-    assert second.finished > first.finished
-    assert files_in(to) == {INDEX, *others, *(part.name for part in second.parts)}
-    assert read_parcel(to) == second
-    read_parcel(to).check()
+# What is packed to, and from
 
 
-def test_a_parcel_that_is_worth_more_is_not_replaced(finished, few, tmp_path):
-    before = files_in(few)
+def test_a_parcel_is_replaced_only_by_more_of_the_same_run(finished, few, tmp_path):
+    before = few.read_bytes()
     with refused("holds a parcel of another run"):
         pack_run(finished, few)
-    assert files_in(few) == before
-    pack_run(finished, tmp_path / "parcel")
+    assert few.read_bytes() == before
+    made = pack_run(finished, tmp_path / "run.tar.gz")
     stopped_in(tmp_path / "run", "01-001")
-    with refused("with more trainings of this run"):
-        pack_run(tmp_path / "run", tmp_path / "parcel")
-    assert read_parcel(tmp_path / "parcel").finished == JOBS
+    with refused("with more of this run"):
+        pack_run(tmp_path / "run", made.file)
+    (tmp_path / "notes.txt").write_text("mine")
+    with refused("exists already and is not a parcel"):
+        pack_run(finished, tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_target_whose_index_is_damaged_is_left_alone(finished, tmp_path):
-    (tmp_path / INDEX).write_text("{")
-    with refused("holds a parcel.json that cannot be read", "give another folder"):
-        pack_run(finished, tmp_path)
-    assert files_in(tmp_path) == {INDEX}
-
-
-@pytest.mark.parametrize("place", [".", "packs", "jobs", "deep/inside", "../link"])
+@pytest.mark.parametrize("place", ["run.tar.gz", "tasks/x", "deep/inside", "../link/x"])
 def test_a_run_is_not_packed_into_itself(finished, tmp_path, place):
-    root = copy(finished, tmp_path / "run")
+    root = Path(shutil.copytree(finished, tmp_path / "run"))
     (tmp_path / "link").symlink_to(root)
     before = files_in(root)
     with refused("cannot be packed into itself"):
         pack_run(root, root / place)
     assert files_in(root) == before
-    pack_run(root, tmp_path)  # around it is no harm
-    unpack_run(tmp_path, tmp_path / "again")
 
 
 def test_packing_that_fails_leaves_the_parcel_that_was_there(finished, tmp_path, monkeypatch):
-    pack_run(finished, tmp_path / "parcel")
-    before = files_in(tmp_path / "parcel")
+    made = Path(pack_run(finished, tmp_path / "run.tar.gz").file)
+    before = made.read_bytes()
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    for place, name in ((parcel, "replace_file"), (tarfile.TarFile, "addfile")):
+    for place, name in ((Path, "replace"), (tarfile.TarFile, "addfile")):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, full)
-            with refused("parcel' cannot be written to (No space left on device)"):
-                pack_run(finished, tmp_path / "parcel")
-        assert files_in(tmp_path / "parcel") == before
-    read_parcel(tmp_path / "parcel").check()
+            with refused("cannot be written to (No space left on device)"):
+                pack_run(finished, made)
+        assert made.read_bytes() == before and files_in(tmp_path) == {made.name}
 
 
-def test_a_run_that_is_being_written_to_is_not_packed(tmp_path):
-    child = multiprocessing.get_context("fork").Process(
-        target=run, args=(BagLearner(seconds=0.2), tmp_path / "run")
-    )
-    child.start()
-    try:
-        deadline = time.monotonic() + 20
-        while not (tmp_path / "run" / "plan.json").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        with refused("Another run is writing"):
-            pack_run(tmp_path / "run", tmp_path / "parcel")
-    finally:
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-    pack_run(tmp_path / "run", tmp_path / "parcel")
+def test_what_cannot_be_packed_is_said(tmp_path):
+    stopped(tmp_path / "run", 1)
+    with locked(tmp_path / "run"), refused("Another run is writing"):
+        pack_run(tmp_path / "run")
+    for content in (None, "", "[]", "{}"):
+        (tmp_path / "none").mkdir(exist_ok=True)
+        if content is not None:
+            (tmp_path / "none" / "plan.json").write_text(content)
+        with refused("holds no run"):
+            pack_run(tmp_path / "none")
+    with refused("such as", str(tmp_path / "none")):  # of a study
+        pack_run(tmp_path)
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"faithscope": 1, "model": {}}'])
-def test_a_folder_that_holds_no_run_is_not_packed(tmp_path, content):
-    if content is not None:
-        (tmp_path / "plan.json").write_text(content)
-    before = files_in(tmp_path)
-    with refused("holds no ROAR run"):
-        pack_run(tmp_path, tmp_path / "parcel")
-    assert files_in(tmp_path) == before
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one" / "plan.json").touch()
-    with refused("such as", str(tmp_path / "one")):  # a study's run
-        pack_run(tmp_path, tmp_path / "parcel")
+# Nothing in an archive is trusted
+
+Members = dict[str, Any]
+"""Files by name: their content, or a TarInfo and its content."""
 
 
-# What is not whole is refused
+def forged(file: Path, to: Path, change: Callable[[dict[str, Any], Members], Any]) -> Path:
+    """A parcel like another one, its index and files changed by somebody, its hashes right."""
+    with tarfile.open(file) as archive:
+        held: Members = {m.name: archive.extractfile(m).read() for m in archive.getmembers()}
+    index = unsealed(held.pop(INDEX))
+    change(index, held)
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name, member in {INDEX: sealed(index), **held}.items():
+            info, data = member if isinstance(member, tuple) else (tarfile.TarInfo(name), member)
+            if not isinstance(member, tuple):
+                info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    to.write_bytes(content.getvalue())
+    return to
 
 
-@pytest.fixture
-def parts(finished, tmp_path) -> Path:
-    """A parcel of several parts."""
-    pack_run(finished, tmp_path / "parcel", part_megabytes=0.01)
-    return tmp_path / "parcel"
+def added(name: str, data: bytes = b"evil") -> Callable[[dict[str, Any], Members], None]:
+    """Put a file in, and into the index."""
+
+    def change(index: dict[str, Any], held: Members) -> None:
+        index["files"][name] = {"size": len(data), "hash": digest(data)}
+        held[name] = data
+
+    return change
 
 
-def nothing_made(folder: Path) -> bool:
-    return [path.name for path in folder.iterdir()] == ["parcel"]
+def as_kind(**traits: Any) -> Callable[[dict[str, Any], Members], None]:
+    """Make a file that the index knows something else than a plain one."""
+
+    def change(index: dict[str, Any], held: Members) -> None:
+        name = next(name for name in held if name.startswith("tasks/"))
+        info = tarfile.TarInfo(name)
+        for key, value in {"size": index["files"][name]["size"], **traits}.items():
+            setattr(info, key, value)
+        held[name] = info, held[name]
+
+    return change
 
 
-@pytest.mark.parametrize("which", [0, 1, -1])
-@pytest.mark.parametrize(
-    ("harm", "words"),
-    [("gone", "is missing"), ("cut", "bytes and not"), ("flipped", "its hash differs")],
-)
-def test_a_part_that_is_not_whole_is_named(parts, tmp_path, which, harm, words):
-    name = read_parcel(parts).parts[which].name
-    content = (parts / name).read_bytes()
-    if harm == "gone":
-        (parts / name).unlink()
-    else:
-        middle = len(content) // 2
-        other = b"" if harm == "cut" else bytes([content[middle] ^ 1]) + content[middle + 1 :]
-        (parts / name).write_bytes(content[:middle] + other)
-    with refused(name, words, "Copy or pack it again"):
-        unpack_run(parts, tmp_path / "run")
-    assert nothing_made(tmp_path)
+def larger(index: dict[str, Any], held: Members) -> None:
+    """Of zeros, which pack well, more than the index says."""
+    held["tasks/zeros.json"] = bytes(10**8)
 
 
-def test_a_copy_that_was_cut_off_is_recognised(parts, tmp_path):
-    content = (parts / INDEX).read_bytes()
-    (parts / INDEX).unlink()
-    with refused("holds no whole parcel", "written last"):
-        unpack_run(parts, tmp_path / "run")
-    for some in (0, 1, len(content) // 2, len(content) - 2):
-        (parts / INDEX).write_bytes(content[:some])
-        with refused("parcel.json of", "is damaged"):
-            unpack_run(parts, tmp_path / "run")
-    with refused("holds no whole parcel"):
-        unpack_run(tmp_path / "nowhere", tmp_path / "run")
-    with refused("no parcel to unpack"):
-        unpack_run([], tmp_path / "run")
-    assert nothing_made(tmp_path)
+def twice(index: dict[str, Any], held: Members) -> None:
+    name = next(name for name in held if name.startswith("tasks/"))
+    again = tarfile.TarInfo(name)
+    again.size = len(held[name])
+    held["again"] = again, held[name]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("finished", 3, "is damaged"),
-        ("plan", {}, "is damaged"),
-        ("plan", None, "is damaged"),
-        ("plan", {"protocol": {"seeds": []}}, "is damaged"),
-        ("plan", {"protocol": {"seeds": ["a", 0]}}, "is damaged"),
-        ("parts", 3, "is damaged"),
-        ("parts", [["../secret", 1, ""]], "is damaged"),
-        ("parts", [["run-00000000.tar.gz.000", float("inf"), ""]], "is damaged"),
-        ("members", float("inf"), "is damaged"),
-        ("content", float("-inf"), "is damaged"),
-        ("content", -1, "is damaged"),
-        ("content", None, "is damaged"),
-        ("content", 10**18, "disk has"),
-        ("members", 10**15, "disk has"),
-        ("faithscope", 99, "another version"),
-        ("kind", "saco", "another version"),
-    ],
-)
-def test_an_index_that_was_changed_is_refused(parts, tmp_path, key, value, words):
-    held = json.loads((parts / INDEX).read_text())
-    held["parcel"][key] = value
-    if key != "finished":
-        held["hash"] = parcel._hash(held["parcel"])
-    (parts / INDEX).write_text(json.dumps(held))
-    with refused(words):
-        unpack_run(parts, tmp_path / "run")
-    for content in ("null", "[]", "{}", '{"parcel": null}'):
-        (parts / INDEX).write_text(content)
-        with refused("is damaged"):
-            unpack_run(parts, tmp_path / "run")
-    assert nothing_made(tmp_path)
+def flipped(index: dict[str, Any], held: Members) -> None:
+    held["manifest.json"] = held["manifest.json"].replace(b"bag", b"bug")
 
 
-def forged(folder: Path, like: Parcel, content: bytes, members: int = 1, size: int = 10**6) -> Path:
-    """A parcel with right hashes whose archive somebody else made."""
-    folder.mkdir()
-    name = "run-00000000.tar.gz.000"
-    (folder / name).write_bytes(content)
-    part = Part(name, len(content), parcel.digest(content))
-    made = replace(like, folder=folder, members=members, content=size, parts=(part,))
-    (folder / INDEX).write_bytes(made._index())
-    return folder
+def of_index(**values: Any) -> Callable[[dict[str, Any], Members], None]:
+    return lambda index, _: index.update(values)
 
 
-def archive(*members: Mapping[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as made:
-        for held in members:
-            info = tarfile.TarInfo()
-            for key, value in {"size": 4, **held}.items():
-                setattr(info, key, value)
-            made.addfile(info, io.BytesIO(b"evil"))
-    return buffer.getvalue()
-
-
-CUT = tarfile.TarInfo("jobs/a.json")
-CUT.size = 10**6
-EVIL: dict[str, Mapping[str, Any]] = {
-    "above": {"name": "../evil.json"},
-    "above, later": {"name": "jobs/../../evil.json"},
-    "absolute": {"name": "/tmp/evil.json"},
-    "a link": {"name": "jobs/a.json", "type": tarfile.SYMTYPE, "linkname": "/etc", "size": 0},
-    "a hard link": {"name": "jobs/a.json", "type": tarfile.LNKTYPE, "linkname": "x", "size": 0},
-    "a folder": {"name": "jobs", "type": tarfile.DIRTYPE, "size": 0},
-    "a pipe": {"name": "jobs/a.json", "type": tarfile.FIFOTYPE, "size": 0},
-    "a device": {"name": "jobs/a.json", "type": tarfile.CHRTYPE, "size": 0},
-    "a plan": {"name": "plan.json"},
-    "something else": {"name": "code.py"},
-    "nested": {"name": "jobs/a/b.json"},
-    "odd": {"name": "jobs/a\nb.json"},
-    "empty": {"name": ""},
-    "a second size": {"name": "jobs/a.json", "pax_headers": {"size": "1000000000000"}},
-    "a sparse file": {"name": "jobs/a.json", "pax_headers": {"GNU.sparse.realsize": "9999999999"}},
-    "a sparse file, older": {"name": "jobs/a.json", "type": tarfile.GNUTYPE_SPARSE, "size": 0},
-    "a name too long": {"name": f"jobs/{'a' * 300}.json"},
+NO_FILE, NOT_SAID = "which is no file of a run", "is not what its index says"
+FORGED: Mapping[str, tuple[Callable[[dict[str, Any], Members], Any], str]] = {
+    "above": (added("../evil.json"), NO_FILE),
+    "above, later": (added("tasks/../../evil.json"), NO_FILE),
+    "dots as a name": (added("tasks/../trainings.parquet"), NO_FILE),
+    "absolute": (added("/tmp/evil.json"), NO_FILE),
+    "a plan": (added("plan.json"), NO_FILE),
+    "something else": (added("code.py"), NO_FILE),
+    "nested": (added("tasks/a/b.json"), NO_FILE),
+    "odd": (added("tasks/a\nb.json"), NO_FILE),
+    "empty": (added(""), NO_FILE),
+    "not in the index": (lambda _, held: held.update({"tasks/a.json": b"evil"}), NOT_SAID),
+    "a link": (as_kind(type=tarfile.SYMTYPE, linkname="/etc", size=0), NOT_SAID),
+    "a hard link": (as_kind(type=tarfile.LNKTYPE, linkname="manifest.json", size=0), NOT_SAID),
+    "a folder": (as_kind(type=tarfile.DIRTYPE, size=0), NOT_SAID),
+    "a pipe": (as_kind(type=tarfile.FIFOTYPE, size=0), NOT_SAID),
+    "a device": (as_kind(type=tarfile.CHRTYPE, size=0), NOT_SAID),
+    "a sparse file": (as_kind(pax_headers={"GNU.sparse.realsize": "9999999999"}), NOT_SAID),
+    "another size": (as_kind(pax_headers={"size": "1000000000000"}), NOT_SAID),
+    "twice": (twice, NOT_SAID),
+    "more than the index says": (larger, "is not what its index says"),
+    "another content": (flipped, "'manifest.json' is damaged"),
+    "missing": (lambda _, held: held.pop("manifest.json"), "'manifest.json' is missing"),
+    "another version": (of_index(format=99), "packed by another version of faithscope"),
+    "no version": (of_index(format=None), "packed by another version of faithscope"),
+    "no plan": (of_index(plan=None), "its parcel.json is not what it should be"),
+    "an empty plan": (of_index(plan={}), "its plan is not what it should be"),
+    "no files": (of_index(files=3), "its parcel.json is not what it should be"),
+    "endless": (of_index(tasks=float("inf")), "its parcel.json is not what it should be"),
+    "below nothing": (of_index(finished=-1), "its parcel.json is not what it should be"),
+    "more than a disk": (
+        lambda index, _: index["files"]["manifest.json"].update(size=10**18),
+        "the disk has",
+    ),
 }
-BELOW = tarfile.TarInfo("jobs/a.json")
-BELOW.size = -512
+
+
+def test_a_parcel_that_is_copied_member_by_member_can_be_used(few, tmp_path):
+    """Else the tests below might refuse everything."""
+    made = forged(few, tmp_path / "forged.tar.gz", lambda *_: None)
+    assert unpack_run(made, tmp_path / "run").is_whole
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forged_archive_is_refused_and_nothing_is_made(few, tmp_path, what):
+    change, words = FORGED[what]
+    made = forged(few, tmp_path / "forged.tar.gz", change)
+    with refused(words):
+        unpack_run(made, tmp_path / "deep" / "run")
+    assert files_in(tmp_path) == {made.name}
+
+
+def bomb(name: str, size: int) -> bytes:
+    """An archive whose first file is a great many zeros."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = size
+        archive.addfile(info, io.BytesIO(bytes(size)))
+    return content.getvalue()
+
+
 LONG = tarfile.TarInfo("././@LongLink")
 LONG.type, LONG.size = tarfile.GNUTYPE_LONGNAME, 12
-NAMED = LONG.tobuf() + b"jobs/a.json".ljust(512, b"\0")
+NAMED = LONG.tobuf() + b"parcel.json".ljust(512, b"\0")
 """Says what the file that follows is called."""
-LOCAL = tarfile.TarInfo.create_pax_global_header({"comment": "x"})
-
-
-@pytest.mark.parametrize("what", EVIL)
-def test_an_archive_with_anything_but_files_of_a_run_is_refused(few, tmp_path, what):
-    content = archive({"name": "jobs/a.json"}, EVIL[what])
-    folder = forged(tmp_path / "parcel", read_parcel(few), content, members=2)
-    with refused("no file of a ROAR run"):
-        unpack_run(folder, tmp_path / "deep" / "run")
-    assert files_in(tmp_path) == {f"parcel/{name}" for name in files_in(folder)}
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    "content",
     [
-        (b"", "cannot be read"),
-        (b"no archive", "cannot be read"),
-        (gzip.compress(b"no archive"), "cannot be read"),
-        (archive({"name": "jobs/a.json"})[:-30], "cannot be read"),
-        (archive({"name": "jobs/a.json"}, {"name": "jobs/a.json"}), "no file of a ROAR run"),
-        (archive({"name": "jobs/a.json"}, {"name": "jobs/b.json"}), "holds more than 1 files"),
-        (archive({"name": "jobs/a.json"}), "holds 1 files of 4 bytes and not 1 of 1,000,000"),
-        (gzip.compress(CUT.tobuf() + b"evil"), "cannot be read"),
-        (gzip.compress(BELOW.tobuf(tarfile.GNU_FORMAT) * 2), "no file of a ROAR run"),
-        (gzip.compress(NAMED * 5000), "no file of a ROAR run"),
-        (gzip.compress(LOCAL * 5000), "no file of a ROAR run"),
-        (gzip.compress(NAMED), "cannot be read"),
-        (gzip.compress(bytes(512 * 100)), "cannot be read"),
+        b"",
+        b"no archive",
+        gzip.compress(b"no archive"),
+        gzip.compress(bytes(512 * 100)),
+        gzip.compress(NAMED * 5000),
+        gzip.compress(tarfile.TarInfo.create_pax_global_header({"comment": "x"}) * 5000),
+        bomb("tasks/a.json", 4),
+        bomb(INDEX, 4),
+        bomb(INDEX, 10**8),
+        gzip.compress(bytes(10**8)),
     ],
 )
-def test_an_archive_that_is_none_is_refused(few, tmp_path, content, words):
-    folder = forged(tmp_path / "parcel", read_parcel(few), content)
-    with refused(words):
-        unpack_run(folder, tmp_path / "run")
-    assert nothing_made(tmp_path)
+def test_an_archive_that_is_none_is_refused(tmp_path, content):
+    file = tmp_path / "run.tar.gz"
+    file.write_bytes(content)
+    with refused("cannot be used", "Copy or pack it again"):
+        unpack_run(file, tmp_path / "run")
+    assert files_in(tmp_path) == {file.name}
 
 
-def test_no_more_is_unpacked_than_the_index_says(few, tmp_path):
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as made:
-        member = tarfile.TarInfo("jobs/a.safetensors")
-        member.size = 10**8
-        made.addfile(member, io.BytesIO(bytes(member.size)))
-    folder = forged(tmp_path / "parcel", read_parcel(few), content.getvalue(), size=10**8 - 1)
-    with refused("more than 1 files of 99,999,999 bytes"):
-        unpack_run(folder, tmp_path / "run")
-    assert nothing_made(tmp_path)
-
-
-def test_names_too_long_for_a_plain_header_travel(tmp_path):
-    options = {**FEW, "measures": ["gradient"], "seeds": [2**31 - 1]}
-    run(BagLearner(), tmp_path / "run", **options)
-    long = tmp_path / "run" / "jobs" / f"{'m' * 89}-recursive-k10000-s2147483647.safetensors"
-    long.write_bytes(b"held")
-    files = [long, tmp_path / "run" / "manifest.json"]
-    content, parts = parcel._write_parts(
-        tmp_path, "run-00000000.tar.gz", 10**6, long.parents[1], files
-    )
-    made = Parcel(tmp_path, {}, 1, 1, 2, content, parts)
-    found = {name: source.read() for name, source in made.files()}
-    assert found == {
-        f"jobs/{long.name}": b"held",
-        "manifest.json": files[1].read_bytes(),
-    }
-
-
-def test_what_a_person_noted_of_a_run_travels(tmp_path):
-    for seed in (0, 1):
-        root = tmp_path / f"run-{seed}"
-        run(BagLearner(), root, **{**FEW, "seeds": [seed]})
-        (root / "command.txt").write_text(f"faithscope roar --seeds {seed},\n# 3 s\n")
-        pack_run(root, tmp_path / str(seed))
-    unpack_run(tmp_path / "1", tmp_path / "alone")
-    assert (tmp_path / "alone" / "command.txt").read_text() == "faithscope roar --seeds 1,\n# 3 s\n"
-    unpack_run([tmp_path / "0", tmp_path / "1"], tmp_path / "both")
-    assert (tmp_path / "both" / "command.txt").read_text() == (
-        "faithscope roar --seeds 0,\n# 3 s\nfaithscope roar --seeds 1,\n# 3 s\n"
-    )
+def test_an_archive_that_was_cut_off_or_damaged_is_refused(few, tmp_path):
+    content, file = few.read_bytes(), tmp_path / "run.tar.gz"
+    step = len(content) // 12
+    for place in range(0, len(content) - 64, step):
+        harmed = bytearray(content)
+        harmed[place] ^= 1
+        for changed in (content[:place], bytes(harmed)):
+            file.write_bytes(changed)
+            try:
+                unpack_run(file, tmp_path / "run")
+            except fs.FaithscopeError as error:
+                assert "cannot be used" in str(error) and str(error).count("\n") == 0
+                assert not (tmp_path / "run").exists()
+            else:  # a bit that says nothing, such as when the archive was made
+                assert len(changed) == len(content)
+                assert fs.load_result(tmp_path / "run").trained.seeds == [0]
+                shutil.rmtree(tmp_path / "run")
 
 
 # Unpacked whole or not at all
@@ -539,29 +446,33 @@ def test_only_a_new_or_empty_folder_is_unpacked_into(few, tmp_path, monkeypatch)
     (tmp_path / "full" / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("full", "full/file", "link"):
-        with refused("is there already"):
+        with refused("exists already"):
             unpack_run(few, tmp_path / name)
     assert (tmp_path / "full" / "file").read_text() == "mine"
-    with refused("cannot be written to"):
-        unpack_run(few, tmp_path / "full" / "file" / "run")
-    with refused("cannot be written to"):
-        unpack_run(few, tmp_path / ("x" * 300))
+    for name in ("full/file/run", "x" * 300):
+        with refused("cannot be written to"):
+            unpack_run(few, tmp_path / name)
+    with refused("no parcel to unpack"):
+        unpack_run([], tmp_path / "run")
+    with refused("cannot be read"):
+        unpack_run(tmp_path / "nowhere", tmp_path / "run")
     (tmp_path / "empty").mkdir()
     unpack_run(few, tmp_path / "empty")
-    assert load_roar(tmp_path / "empty").seeds == [0]
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    with refused("the folder one is in"):
+    monkeypatch.chdir(tmp_path / "empty")
+    shutil.rmtree(tmp_path / "empty" / "tasks")
+    for name in files_in(tmp_path / "empty"):
+        (tmp_path / "empty" / name).unlink()
+    with refused("the folder you are in"):
         unpack_run(few, ".")
-    unpack_run(few, "relative")
-    assert load_roar("relative").seeds == [0]
+    unpack_run(str(few), "relative")
+    assert fs.load_result("relative").trained.seeds == [0]
 
 
 def test_a_kill_while_unpacking_leaves_nothing_that_looks_like_a_run(few, tmp_path, monkeypatch):
     def die(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    for place, name in ((parcel.shutil, "copyfileobj"), (parcel, "write_file"), (Path, "rename")):
+    for place, name in ((parcel.shutil, "copyfileobj"), (parcel, "replace_file"), (Path, "rename")):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, die)
             child = multiprocessing.get_context("fork").Process(
@@ -571,194 +482,104 @@ def test_a_kill_while_unpacking_leaves_nothing_that_looks_like_a_run(few, tmp_pa
             child.join()
         assert child.exitcode == -signal.SIGKILL
         assert not (tmp_path / "run").exists()
-        for left in tmp_path.glob(".run.*"):
-            assert name == "rename" or not (left / "plan.json").exists()
-            shutil.rmtree(left)
-    unpack_run(few, tmp_path / "run")
-    assert load_roar(tmp_path / "run").seeds == [0]
+    assert unpack_run(few, tmp_path / "run").is_whole
 
 
 # Seeds of several machines
 
 
-def packed(folder: Path, name: str, **options: Any) -> Path:
-    run(BagLearner(), folder / f"run-{name}", **options)
-    return pack_run(folder / f"run-{name}", folder / name).folder
-
-
-def test_seeds_of_several_machines_are_one_run(whole, tmp_path):
+def test_seeds_of_several_machines_are_one_run(whole, tmp_path, monkeypatch):
     """Bags are trained to the same bits in any pack, so the run of both seeds is the same."""
-    folders = [packed(tmp_path, str(seed), seeds=[seed]) for seed in (1, 0)]
-    found = unpack_run(folders, tmp_path / "both")
-    assert (found.finished, found.trainings, found.seeds) == (JOBS, JOBS, (0, 1))
-    assert found.is_whole
+    for seed in (0, 1):
+        worker = "faithscope.probes.retrain.worker"
+        monkeypatch.setattr(f"{worker}.device_name", lambda _, n=seed: f"GPU {n}")
+        monkeypatch.setattr(f"{worker}.package_versions", lambda _, n=seed: {"torch": f"{n}.0"})
+        packed(tmp_path, str(seed), seeds=[seed])
+    found = unpack_run([tmp_path / "1.tar.gz", tmp_path / "0.tar.gz"], tmp_path / "both")
+    assert found.is_whole and found.finished == found.tasks == cards_in(tmp_path / "both")
+    assert found.seeds == (0, 1)
     learner = BagLearner()
     result = run(learner, tmp_path / "both")
     assert_same_bits(result, whole)
+    assert result.manifest.plan.groups == ((0,), (1,))
+    assert result.manifest.machine.device == "GPU 0, GPU 1"
+    assert result.manifest.versions["torch"] == "0.0, 1.0"
+    assert result.manifest.cost.trainings == JOBS
+    (tmp_path / "both" / "manifest.json").unlink()  # the same tables are made of the tasks
+    again = run(learner, tmp_path / "both", seeds=[1, 0])
     assert learner.begun == learner.explained == []
-    for seed in (0, 1):
-        part = load_roar(tmp_path / f"run-{seed}")
-        for name in part.measures:
-            for procedure in part.procedures:
-                joined = result.values(name, procedure)[seed]
-                assert joined.tobytes() == part.values(name, procedure)[0].tobytes()
-    assert result.manifest["cost"]["trainings"] == JOBS
+    contents = [{**held.manifest.content(), "created": ""} for held in (result, again)]
+    assert contents[0] == contents[1]  # with the hash of every table
 
 
-@pytest.mark.parametrize(
-    ("groups", "seeds"),
-    [(([4, 0], [2]), [2, 0, 4]), (([0, 2], [3, 1]), [0, 1, 2, 3]), (([0, 1], [1, 2]), [0, 1, 2])],
-)
-def test_joined_seeds_begin_with_one_that_has_examples(tmp_path, groups, seeds):
-    folders = [
+@pytest.mark.parametrize("states", [False, True])
+def test_joined_runs_keep_what_they_had_begun(whole, tmp_path, states):
+    first = packed(tmp_path, "first", seeds=[1])
+    stopped(tmp_path / "second", 10, seeds=[0])
+    second = pack_run(tmp_path / "second", tmp_path / "second.tar.gz", states=states)
+    assert 0 < second.finished < second.tasks
+    found = unpack_run([first, second.file], tmp_path / "both")
+    assert found.finished == 2 * 4 + second.finished and not found.is_whole
+    assert found.seeds == (0, 1)
+    learner = BagLearner()
+    assert_same_bits(run(learner, tmp_path / "both"), whole)
+    assert learner.resumed == ([1] if states else [])
+    assert learner.epochs_run == 2 * 4 - (1 if states else 0)  # of the stopped pack and the last
+    # ... and what was joined can be packed and joined again
+    third = packed(tmp_path, "third", seeds=[2])
+    joined = unpack_run([pack_run(tmp_path / "both").file, third], tmp_path / "all")
+    assert joined.is_whole and joined.seeds == (0, 1, 2)
+    assert_same_bits(fs.load_result(tmp_path / "all"), run(BagLearner(), None, seeds=3))
+
+
+def test_joined_seeds_begin_with_one_that_has_examples(tmp_path):
+    parts = [
         packed(tmp_path, str(place), **{**FEW, "seeds": group})
-        for place, group in enumerate(groups)
+        for place, group in enumerate(([4, 0], [2]))
     ]
-    assert unpack_run(folders, tmp_path / "joined").seeds == tuple(seeds)
+    found = unpack_run(parts, tmp_path / "joined")
+    assert found.seeds == (2, 4, 0)
     learner = BagLearner()
-    result = run(learner, tmp_path / "joined", **{**FEW, "seeds": seeds})
+    result = run(learner, tmp_path / "joined", **{**FEW, "seeds": [0, 2, 4]})
     assert learner.begun == []
-    assert {example["seed"] for example in result.examples} == {seeds[0]}
-    assert_same_bits(result, run(BagLearner(), None, **{**FEW, "seeds": seeds}))
-
-
-@pytest.mark.parametrize("groups", [([1], [0]), ([4, 0], [2]), ([0, 1], [1, 2])])
-def test_tables_of_joined_seeds_are_those_that_the_command_makes(tmp_path, monkeypatch, groups):
-    for place, group in enumerate(groups):
-        monkeypatch.setattr(
-            "faithscope.probes.retrain.roar._device_name", lambda _, n=place: f"GPU {n}"
-        )
-        packed(tmp_path, str(place), seeds=group)
-    found = unpack_run([tmp_path / "0", tmp_path / "1"], tmp_path / "joined")
-    assert found.is_whole
-    read = {name: (tmp_path / "joined" / name).read_bytes() for name in RESULT_FILES}
-    (tmp_path / "joined" / "manifest.json").unlink()
-    learner = BagLearner()
-    run(learner, tmp_path / "joined", seeds=found.seeds)
-    assert learner.begun == []
-    made = {name: (tmp_path / "joined" / name).read_bytes() for name in RESULT_FILES}
-    manifests = [json.loads(held.pop("manifest.json")) for held in (read, made)]
-    assert read == made
-    assert all(manifest.pop("created") for manifest in manifests)
-    assert json.dumps(manifests[0]) == json.dumps(manifests[1])
-    assert {"GPU 0", "GPU 1"} == {*manifests[0]["machine"]["device"].split(", ")}
-
-
-def test_joined_results_name_the_versions_that_made_them_not_those_here(tmp_path, monkeypatch):
-    """Cards of earlier versions name none, manifests do."""
-    roar = "faithscope.probes.retrain.roar"
-    monkeypatch.setattr(f"{roar}.package_versions", dict)
-    for seed in (0, 1):
-        made = {"machine": {"python": "3"}, "versions": {"faithscope": "0", "torch": f"{seed}.0"}}
-        monkeypatch.setattr(f"{roar}.made_here", lambda _, made=made: made)
-        packed(tmp_path, str(seed), **{**FEW, "seeds": [seed]})
-    monkeypatch.undo()
-    packed(tmp_path, "2", **{**FEW, "seeds": [2]})  # its cards name theirs
-    assert unpack_run([tmp_path / str(n) for n in range(3)], tmp_path / "joined").is_whole
-    manifest = json.loads((tmp_path / "joined" / "manifest.json").read_text())
-    assert manifest["versions"]["torch"] == f"0.0, 1.0, {version('torch')}"
-    assert manifest["machine"]["python"].startswith("3, 3.")
-
-
-@pytest.mark.parametrize("harm", ["clip", "unfinished", "damaged"])
-def test_tables_that_cannot_be_joined_are_left_to_the_command(tmp_path, harm):
-    packed(tmp_path, "0", **FEW)
-    packed(tmp_path, "1", **{**FEW, "seeds": [1], "clip": harm != "clip"})
-    root = tmp_path / "run-1"
-    if harm != "clip":
-        (root / ("manifest.json" if harm == "unfinished" else "jobs/k000-s1.json")).write_text("{}")
-        with pytest.warns(UserWarning, match="is damaged"):
-            pack_run(root, tmp_path / "part")
-    parts = [tmp_path / "0", tmp_path / ("1" if harm == "clip" else "part")]
-    found = unpack_run(parts, tmp_path / "both")
-    assert not found.is_whole and not list((tmp_path / "both").glob("*.parquet"))
-    assert found.finished == found.trainings - (harm == "damaged")
-    both = {**FEW, "seeds": 2}
-    assert_same_bits(run(BagLearner(), tmp_path / "both", **both), run(BagLearner(), None, **both))
-
-
-def test_a_card_without_examples_is_trained_again_where_they_are_needed(tmp_path):
-    other = packed(tmp_path, "other", **{**FEW, "seeds": [5, 0]})
-    with pytest.raises(KeyboardInterrupt):
-        run(BagLearner(stop_at=1), tmp_path / "begun", **{**FEW, "seeds": [0, 6]})
-    begun = pack_run(tmp_path / "begun", tmp_path / "begun.parcel").folder
-    found = unpack_run([other, begun], tmp_path / "joined")
-    assert (found.finished, found.trainings) == (4, 12)
-    result = run(BagLearner(), tmp_path / "joined", **{**FEW, "seeds": found.seeds})
-    assert_same_bits(result, run(BagLearner(), None, **{**FEW, "seeds": [0, 5, 6]}))
-
-
-def test_runs_that_are_not_finished_are_joined_without_what_they_had_begun(whole, tmp_path):
-    options = {"seeds": [1], "keep_every": 0}
-    first = packed(tmp_path, "first", seeds=[0])
-    stopped(tmp_path / "second", 10, **options)
-    second = pack_run(tmp_path / "second", tmp_path / "half", states=True)
-    assert 0 < second.finished < second.trainings
-    found = unpack_run([first, second.folder], tmp_path / "both")
-    assert found.finished == JOBS // 2 + second.finished
-    assert not (tmp_path / "both" / "packs").exists()
-    assert_same_bits(run(BagLearner(), tmp_path / "both"), whole)
-
-
-def test_parcels_of_the_same_seeds_are_not_joined(few, tmp_path):
-    stopped_in(tmp_path / "run", "01-001")
-    early = pack_run(tmp_path / "run", tmp_path / "early").folder
-    stopped(tmp_path / "run", 12)
-    late = pack_run(tmp_path / "run", tmp_path / "late").folder
-    with refused("both hold seeds 0, 1: nothing to join"):
-        unpack_run([early, late], tmp_path / "both")
-    with refused("both hold seed 0: nothing to join"):
-        unpack_run([few, few], tmp_path / "both")
-    assert not (tmp_path / "both").exists()
+    assert result.trained.seeds == [2, 4, 0]
+    assert set(result.examples["seed"].to_pylist()) == {2}
+    assert_same_bits(result, run(BagLearner(), None, **{**FEW, "seeds": found.seeds}))
 
 
 @pytest.mark.parametrize(
     ("learner", "options", "words"),
     [
-        (BagLearner(), {"levels": [60]}, "protocol levels is [0, 50, 100] there and [0, 60, 100]"),
+        (BagLearner(), {"seeds": 2}, "The parcels share seed 0"),
+        (BagLearner(), {"levels": [60]}, "request levels is [0, 50, 100] there and [0, 60, 100]"),
+        (BagLearner(), {"metrics": "end"}, "request metrics is"),
         (BagLearner(), {"data": bag_texts(seed=1)}, "data fingerprint"),
         (BagLearner(pack_size=5), {}, "pack_size is 7 there and 5 here"),
-        (BagLearner(recipe=Recipe(5, 16, 1)), {}, "recipe epochs"),
+        (BagLearner(recipe=Recipe(5, 16, 1)), {}, "epochs is 4 there and 5 here"),
     ],
 )
 def test_runs_that_differ_in_more_than_seeds_are_not_joined(few, tmp_path, learner, options, words):
     run(learner, tmp_path / "other", **{**FEW, "seeds": [1], **options})
-    other = pack_run(tmp_path / "other", tmp_path / "parcel").folder
-    with refused("cannot be joined", "differ in more than seeds", words):
+    other = pack_run(tmp_path / "other").file
+    with refused("joined", words):
         unpack_run([few, other], tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_trainings_that_came_out_otherwise_are_not_joined(few, tmp_path):
-    run(BagLearner(), tmp_path / "run", **{**FEW, "seeds": 2})
-    file = tmp_path / "run" / "jobs" / "gradient-roar-k050-s0.json"
-    held = json.loads(file.read_text())
-    held["card"]["seconds"] += 1  # of another machine: no matter
-    for value in (held["card"]["scores"]["accuracy"], 0.123):
-        held["card"]["scores"]["accuracy"] = value
-        held["hash"] = parcel._hash(held["card"])
-        file.write_text(json.dumps(held))
-        (tmp_path / "run" / "manifest.json").unlink(missing_ok=True)
-        other = pack_run(tmp_path / "run", tmp_path / "other").folder
-        if value != 0.123:
-            unpack_run([few, other], tmp_path / "joined")
-    with refused("gradient-roar-k050-s0' of", "came out otherwise", "one parcel for each seed"):
-        unpack_run([few, other], tmp_path / "again")
-    assert not (tmp_path / "again").exists()
+def test_damaged_files_of_joined_runs_are_computed_again(few, tmp_path):
+    """A card of somebody else's making has a hash like any other, but not that of its files."""
 
+    def change(index: dict[str, Any], held: Members) -> None:
+        held.pop("manifest.json"), index["files"].pop("manifest.json")
+        name = next(name for name in held if name.endswith("trainings.parquet"))
+        added(name, held[name][:-20])(index, held)
 
-def test_a_card_that_is_none_is_not_joined(few, tmp_path):
-    like = read_parcel(few)
-    other = {**like.plan, "protocol": {**like.plan["protocol"], "seeds": [1]}}
-    content = archive({"name": "jobs/a.json"})
-    folder = forged(tmp_path / "parcel", replace(like, plan=other), content)
-    with refused("jobs/a.json is damaged"):
-        unpack_run([few, folder], tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_folder_of_a_parcel_may_be_a_name(few, tmp_path):
-    assert unpack_run(str(few), str(tmp_path / "run")).finished == 4
+    second = packed(tmp_path, "second", **{**FEW, "seeds": [1]})
+    unpack_run([few, forged(second, tmp_path / "forged.tar.gz", change)], tmp_path / "both")
+    both = {**FEW, "seeds": 2}
+    with pytest.warns(UserWarning, match="is damaged"):
+        result = run(BagLearner(), tmp_path / "both", **both)
+    assert_same_bits(result, run(BagLearner(), None, **both))
 
 
 # From end to end, with the BiLSTM
@@ -769,7 +590,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, ...]:
     """A request whose recursive chain has three links, of models that train in a blink."""
     monkeypatch.setitem(bilstm.SETTINGS, "own", bilstm.Setting(Recipe(2, 16), 4, 6, False))
     texts = csv(tmp_path / "texts.csv", rows())
-    return ("roar", "--dataset", texts, "--measures", "gradient", "--levels", "20,50,80")
+    return ("roar", "--data", texts, "--measures", "gradient", "--levels", "20,50,80")
 
 
 def interrupted(request: tuple[Any, ...], packs: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -787,65 +608,43 @@ def interrupted(request: tuple[Any, ...], packs: int, monkeypatch: pytest.Monkey
         command(*request, code=130)
 
 
-def test_the_command_packs_a_run_and_goes_on_elsewhere(small, tmp_path, monkeypatch):
+@pytest.mark.parametrize("spelled", ["pack", "roar --pack"])
+def test_the_command_packs_a_run_and_resumes_elsewhere(small, tmp_path, monkeypatch, spelled):
     request = (*small, "--seeds", "2", "--out")
     command(*request, tmp_path / "whole")
     root = tmp_path / "a run"
     interrupted((*request, root), 2, monkeypatch)
-    told = command("roar", "--pack", root, "--part-size", "0.01").stdout
-    folder = tmp_path / "a run.parcel"
-    sizes = [file.stat().st_size for file in folder.iterdir()]
-    assert max(sizes) <= 10_000
-    held = read_parcel(folder)
-    assert 0 < held.finished < held.trainings
-    assert f"packed {held.finished} of {held.trainings} finished trainings" in told
-    assert f"into {len(sizes)} files" in told and f"the largest {max(sizes) / 1e6:.3f} MB" in told
-    assert f"faithscope roar --unpack '{folder}' --out '{root}'" in told
+    said = command(*spelled.split(), root).stdout
+    file = tmp_path / "a run.tar.gz"
+    done = f"{cards_in(root)} of {len(list((tmp_path / 'whole').glob('tasks/*.json')))} tasks"
+    assert said.startswith(f"packed {done} of {root} into {file}")
+    assert f"faithscope unpack '{file}' --out '{root}'" in said
     shutil.rmtree(root)
-    told = command("roar", "--unpack", folder, "--out", root).stdout
-    assert told.startswith(f"unpacked {held.finished} of {held.trainings} finished trainings into")
-    assert f"goes on with --out '{root}'" in told
-    told = command(*request, root)
-    assert f"({held.finished} are finished)" in told.stderr
-    assert_same_bits(load_roar(root), load_roar(tmp_path / "whole"))
-    command("roar", "--pack", root, "--out", tmp_path / "done", "--states")
-    told = command("roar", "--unpack", tmp_path / "done", "--out", tmp_path / "read").stdout
-    assert f"finished: faithscope report {tmp_path / 'read'}" in " ".join(told.split())
+    unpack = "unpack" if spelled == "pack" else "roar --unpack"
+    said = command(*unpack.split(), file, "--out", root).stdout
+    assert said.startswith(f"unpacked {done} into {root}")
+    assert f"resumes it with --out '{root}'" in " ".join(said.split())
+    said = command(*request, root).stderr
+    assert f"({done} are finished)" in said and f"resuming the run in {root}" in said
+    assert_same_bits(fs.load_result(root), fs.load_result(tmp_path / "whole"))
+    command("pack", root, "--out", tmp_path / "done.tgz", "--states")
+    said = command("unpack", tmp_path / "done.tgz", "--out", tmp_path / "read").stdout
+    assert f"finished: faithscope report {tmp_path / 'read'}" in " ".join(said.split())
     command("report", tmp_path / "read")
-    assert_same_bits(load_roar(tmp_path / "read"), load_roar(tmp_path / "whole"))
 
 
-def test_the_command_joins_seeds(small, tmp_path):
-    for seed in ("0,", "1,"):
-        command(*small, "--seeds", seed, "--out", tmp_path / f"run{seed[0]}")
-        command("roar", "--pack", tmp_path / f"run{seed[0]}", "--out", tmp_path / f"part{seed[0]}")
-    parts = [item for place in "10" for item in ("--unpack", tmp_path / f"part{place}")]
-    told = command("roar", *parts, "--out", tmp_path / "both").stdout
-    assert "unpacked 20 of 20 finished trainings" in told
-    assert f"finished: faithscope report {tmp_path / 'both'}" in " ".join(told.split())
-    command("report", tmp_path / "both")
-    told = command(*small, "--seeds", "0,1", "--out", tmp_path / "both")
-    assert "is finished: nothing to do" in told.stderr
-    both = load_roar(tmp_path / "both")
-    for seed in (0, 1):
-        alone = load_roar(tmp_path / f"run{seed}")
-        for name in both.measures:
-            found = both.values(name, "recursive")[seed]
-            assert found.tobytes() == alone.values(name, "recursive")[0].tobytes()
-
-
-def test_the_command_says_what_is_trained_again_after_joining(small, tmp_path, monkeypatch):
-    for seed, packs in (("0,", 9), ("3,", 2)):
-        root = tmp_path / f"run{seed[0]}"
-        request = (*small, "--seeds", seed, "--out", root)
+def test_the_command_joins_seeds(small, tmp_path, monkeypatch):
+    for seed, packs in ((0, 9), (3, 2)):
+        root = tmp_path / f"run{seed}"
+        request = (*small, "--seeds", f"{seed},", "--out", root)
         command(*request) if packs == 9 else interrupted(request, packs, monkeypatch)
-        command("roar", "--pack", root, "--out", tmp_path / seed[0])
-    parts = [item for place in "03" for item in ("--unpack", tmp_path / place)]
-    told = " ".join(command("roar", *parts, "--out", tmp_path / "both").stdout.split())
-    assert "goes on with --seeds 0,3 --out" in told
-    assert "trainings whose weights are gone, and that others need, are trained again" in told
+        command("pack", root)
+    parts = [tmp_path / f"run{seed}.tar.gz" for seed in (3, 0)]
+    said = " ".join(command("unpack", *parts, "--out", tmp_path / "both").stdout.split())
+    assert "resumes it with --seeds 0,3 --out" in said
     request = (*small, "--seeds", "0,3", "--out", tmp_path / "both")
     told = json.loads(command(*request, "--dry-run", "--json").stdout)
+    assert told["again"] == 0 < told["cost"]["trainings"] < 20
     begun: list[int] = []
     real = bilstm.BiLSTMLearner.begin
 
@@ -854,49 +653,54 @@ def test_the_command_says_what_is_trained_again_after_joining(small, tmp_path, m
         return real(learner, data, seeds)
 
     monkeypatch.setattr(bilstm.BiLSTMLearner, "begin", begin)
-    said = " ".join(command(*request).stderr.split())
-    assert told["again"] > 0
-    assert f"({told['finished']} are finished, {told['again']} of them to be trained again" in said
-    assert sum(begun[1:]) == told["trainings"] - told["finished"] + told["again"]
+    command(*request)
+    assert sum(begun[1:]) == told["cost"]["trainings"]
+    both, alone = (fs.load_result(tmp_path / name).trained for name in ("both", "run0"))
+    for name in both.measures:
+        found = both.values(name, "recursive")[0]
+        assert found.tobytes() == alone.values(name, "recursive")[0].tobytes()
 
 
 def test_the_command_packs_and_unpacks_for_a_program(few, tmp_path):
     root = tmp_path / "a run"
-    told = json.loads(command("roar", "--unpack", few, "--out", root, "--json").stdout)
+    told = json.loads(command("unpack", few, "--out", root, "--json").stdout)
     assert told == {
-        "run": str(root),
-        "trainings": 4,
+        "folder": str(root),
+        "tasks": 4,
         "finished": 4,
         "seeds": [0],
-        "report": True,
+        "is_whole": True,
         "next": f"finished: faithscope report '{root}'",
     }
-    told = json.loads(command("roar", "--pack", root, "--json").stdout)
-    sizes = [file.stat().st_size for file in (tmp_path / "a run.parcel").iterdir()]
-    assert (told["files"], told["bytes"], told["largest"]) == (len(sizes), sum(sizes), max(sizes))
-    assert (told["finished"], told["trainings"]) == (4, 4)
-    assert told["unpack"] == f"faithscope roar --unpack '{told['parcel']}' --out '{root}'"
+    told = json.loads(command("pack", root, "--json").stdout)
+    file = tmp_path / "a run.tar.gz"
+    assert told == {
+        "run": str(root),
+        "file": str(file),
+        "size": file.stat().st_size,
+        "tasks": 4,
+        "finished": 4,
+        "unpack": f"faithscope unpack '{file}' --out '{root}'",
+    }
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("arguments", "complaint"),
     [
-        (["--pack", "nowhere"], "There is no folder 'nowhere'"),
-        (["--pack", "."], "holds no ROAR run"),
-        (["--pack", ".", "--part-size", "0"], "at least 0.01 MB"),
-        (["--pack", ".", "--seeds", "3"], "--seeds has no effect with --pack: leave it out."),
-        (["--pack", ".", "--unpack", "x"], "--unpack has no effect with --pack"),
-        (["--pack", ".", "--demo"], "--pack has no effect with --demo"),
-        (["--pack", ".", "--part-size", "1e303"], "at most 1,000,000,000"),
-        (["--unpack", "."], "--unpack needs --out"),
-        (["--unpack", "nowhere", "--out", "x"], "There is no folder 'nowhere'"),
-        (["--unpack", ".", "--out", "x"], "holds no whole parcel"),
-        (["--unpack", ".", "--out", "x", "--states"], "--states has no effect with --unpack"),
-        (["--dataset", "x.csv", "--states"], "--states has no effect without --pack"),
-        (["--part-size", "3"], "--part-size has no effect without --pack"),
+        ("pack nowhere", "There is no folder 'nowhere'"),
+        ("pack .", "holds no run"),
+        ("unpack nowhere --out x", "There is no file 'nowhere'"),
+        ("unpack texts --out x", "it is no archive, or damaged"),
+        ("roar --pack . --seeds 3", "--seeds has no effect with --pack: leave it out."),
+        ("roar --pack . --unpack x", "--unpack has no effect with --pack"),
+        ("roar --pack . --demo", "--pack has no effect with --demo"),
+        ("roar --unpack texts", "needs --out"),
+        ("roar --unpack texts --out x --states", "--states has no effect with --unpack"),
+        ("roar --data x.csv --states", "--states has no effect without --pack"),
     ],
 )
-def test_what_cannot_be_packed_or_unpacked_is_said(tmp_path, monkeypatch, options, complaint):
+def test_what_cannot_be_packed_or_unpacked_is_refused(tmp_path, monkeypatch, arguments, complaint):
     monkeypatch.chdir(tmp_path)
-    assert complaint in fails("roar", *options)
-    assert not list(tmp_path.iterdir())
+    (tmp_path / "texts").write_text("no archive")
+    assert complaint in fails(*arguments.split())
+    assert files_in(tmp_path) == {"texts"}

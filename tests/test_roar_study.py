@@ -11,7 +11,6 @@ import faithscope as fs
 from bags import BagLearner, bag_texts
 from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.learner import Recipe
-from faithscope.studies.roar import RoarStudy
 from test_cli import fails, run
 from test_cli_roar import csv, rows
 
@@ -36,35 +35,37 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_studies_of_the_repository():
     files = {file.stem: fs.load_study(file) for file in (ROOT / "studies").glob("roar_*.yaml")}
     assert {"roar_babi1", "roar_babi2", "roar_sst", "roar_imdb", "roar_demo"} <= set(files)
+    asked = {}
     for name, found in files.items():
-        assert isinstance(found, RoarStudy)
         assert found.name == name
-    assert files["roar_babi1"].measures == ("all",)
-    assert files["roar_babi1"].epochs is None  # the paper's
-    assert files["roar_babi1_count"].strategy == "count"
-    assert files["roar_imdb"].levels == (0, 10, 30, 50, 70, 90, 100)
+        asked[name], *_ = found.cells.values()
+        assert isinstance(asked[name], fs.Retrain)
+    assert asked["roar_babi1"].methods == ("all",)
+    assert asked["roar_babi1"].epochs is None  # the paper's
+    assert asked["roar_babi1_count"].strategy == "count"
+    assert asked["roar_imdb"].levels == (0, 10, 30, 50, 70, 90, 100)
 
 
 def test_every_data_set_with_every_model_is_a_run(study: Path):
     changes = {"datasets": ["a.csv", "b.csv(text=review)"], "models": ["bilstm", "hf:my/model"]}
-    labels = [cell.label for cell in fs.load_study(study, changes).cells()]
-    assert labels == [
-        *("bilstm_a.csv", "hf-my-model_a.csv"),
-        *("bilstm_b.csv-text=review", "hf-my-model_b.csv-text=review"),
+    assert list(fs.load_study(study, changes).cells) == [
+        f"{model}_{data}"
+        for model in ("bilstm", "hf-my-model")
+        for data in ("a.csv", "b.csv-text=review")
     ]
 
 
-def test_run_goes_on_and_is_reported(study: Path, tmp_path: Path):
-    assert "2 runs, 8 trainings in 4 packs, roughly" in run("run", study, "--dry-run").stdout
+def test_a_study_is_resumed_and_reported(study: Path, tmp_path: Path):
+    assert "2 runs, 8 trainings, about" in run("run", study, "--dry-run").stdout
     assert not (tmp_path / "runs").exists()
     told = run("run", study)
-    assert "bilstm_a.csv: 4 trainings in 2 packs" in told.stderr
+    assert "bilstm_a.csv: 4 trainings, about" in told.stderr
     assert "kept in runs/mine" in told.stdout
     again = run("run", study, "--json")
-    assert again.stderr.count("is finished: nothing to do") == 2
+    assert again.stderr.count("finished: nothing to do") == 3  # each, and both
     cells = json.loads(again.stdout)["cells"]
     assert list(cells) == ["bilstm_a.csv", "bilstm_b.csv"]
-    assert cells["bilstm_b.csv"]["manifest"]["data"]["sizes"]["test"] == 9
+    assert cells["bilstm_b.csv"]["manifest"]["data"]["texts"]["sizes"]["test"] == 9
     assert (tmp_path / "runs" / "mine" / "bilstm_a.csv" / "manifest.json").exists()
     run("report", "runs/mine")
     page = (tmp_path / "runs" / "mine" / "report.html").read_text(encoding="utf-8")
@@ -72,13 +73,12 @@ def test_run_goes_on_and_is_reported(study: Path, tmp_path: Path):
     assert "b.csv" in page
     told = run("run", study, "--set", "datasets=a.csv", "--limit", 20, "--out", "other", "--json")
     (cell,) = json.loads(told.stdout)["cells"].values()
-    assert cell["manifest"]["data"]["sizes"]["train"] == 20
+    assert cell["manifest"]["data"]["texts"]["sizes"]["train"] == 20
 
 
 def test_in_python(study: Path, tmp_path: Path):
     done = fs.run_study(fs.load_study(study, {"datasets": "a.csv"}), tmp_path / "out")
     (result,) = done.results.values()
-    assert isinstance(result, fs.RoarResult)
     alone = fs.roar("a.csv", measures="gradient", seeds=1, levels=[50], device="cpu")
     assert alone.trainings.drop(["seconds"]) == result.trainings.drop(["seconds"])
 
@@ -86,27 +86,29 @@ def test_in_python(study: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("measure: gradient", ["key of a ROAR study 'measure'", "did you mean 'measures'"]),
-        ("fills: mean", ["key of a ROAR study 'fills'"]),
-        ("datasets: []", ["needs 'datasets'", "bundled:babi1"]),
-        ("measures: []", ["'measures' is empty"]),
+        ("measure: gradient", ["key of a study 'measure'"]),
+        ("fills: mean", ["key of a study 'fills'"]),
+        ("datasets: []", ["needs 'data'", "bundled:babi1"]),
+        ("measures: []", ["No measures given"]),
         ("measures: [gradent]", ["did you mean 'gradient'"]),
         ("models: lstm", ["did you mean 'bilstm'"]),
-        ("models: [bilstm, bilstm]", ["'bilstm_a.csv'", "once"]),
+        ("models: [bilstm, bilstm]", ["'model' names something twice"]),
         ("procedures: recursiv", ["did you mean 'recursive'"]),
         ("strategy: percent", ["strategy 'percent'"]),
         ("levels: [10, 110]", ["10, 110"]),
         ("levels: [50, 10]", ["do not rise"]),
-        ("levels: ten", ["'levels' must be whole numbers"]),
-        ("seeds: 0", ["seeds (none)"]),
+        ("levels: ten", ["levels must be whole numbers"]),
+        ("seeds: 0", ["seeds must be a number of seeds", "got 0"]),
         ("seeds: [1, 1]", ["each once"]),
-        ("seeds: true", ["'seeds' must be whole numbers"]),
+        ("seeds: true", ["seeds must be a number of seeds", "got True"]),
         ("epochs: 0", ["epochs must be a whole number"]),
         ("epochs: 1.5", ["epochs must be a whole number"]),
         ("learning_rate: fast", ["learning_rate must be a number above 0"]),
-        ("limit: 0", ["'limit' must be whole numbers of at least 1"]),
-        ("clip: maybe", ["'clip' must be true or false"]),
-        ("datasets: 7", ["'datasets' must be text"]),
+        ("limit: 0", ["limit must be a whole number of at least 1"]),
+        ("metrics: racu(clip=maybe)", ["'clip' of racu is true or false"]),
+        ("metrics: saco", ["Unknown metric 'saco'", "area, end, racu"]),
+        ("keep_weights: maybe", ["keep_weights must be true or false"]),
+        ("datasets: 7", ["data must be the name of a data set or a path, got 7"]),
         ("name: a/b", ["plain word"]),
         ("kind: roars", ["kind of study 'roars'", "did you mean 'roar'"]),
     ],
@@ -127,7 +129,7 @@ def test_a_cell_whose_data_is_missing(study: Path):
 class TestRoar:
     def test_a_learner_of_ones_own(self):
         found = fs.roar(bag_texts(), BagLearner(), measures="gradient", seeds=1, levels=[50])
-        assert found.measures == ["gradient", "random"]
+        assert found.methods == ["gradient", "random"]
 
     def test_what_goes_only_with_names(self):
         for options, words in (({"epochs": 3}, "epochs cannot be given"), ({"limit": 3}, "limit")):

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from faithscope.data.text_sources import load_text
+import faithscope as fs
+from faithscope.data.text_sources import fingerprint, load_text
 from faithscope.data.vocabulary import UNK
 from faithscope.probes.retrain.learners import load_learner
-from faithscope.probes.retrain.roar import prepare_roar
-from roar_runs import make_roar
+from roar_runs import make_roar, with_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "studies")]  # as for scripts, which import siblings
@@ -23,6 +24,7 @@ sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "studies")]  # as for scripts, wh
 import interval_chance  # noqa: E402
 import reproduction as page  # noqa: E402
 import reproduction_text  # noqa: E402
+import rewrite_words  # noqa: E402
 import roar_bases  # noqa: E402
 import roar_leakage  # noqa: E402
 import summarise  # noqa: E402
@@ -35,12 +37,12 @@ import summarise_roar  # noqa: E402
 def roar_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "roar"
     made = make_roar(seeds=3)
+    history = {"validation": [0.1 * step for step in range(1, 9)] + [0.85] * 4, "epoch": 9}
+    rows = made.trainings.to_pylist()
+    rows = [{**row, **(history if row["job"] == "k000-s1" else {})} for row in rows]
+    made = with_rows(made, "trainings", rows)
     made.save(folder)
     (folder / "command.txt").write_text("faithscope roar x\n# 3 s\n")
-    (folder / "jobs").mkdir()
-    history = [0.1 * step for step in range(1, 9)] + [0.85] * 4
-    card = {"card": {"validation": history, "epoch": 9}}
-    (folder / "jobs" / "k000-s1.json").write_text(json.dumps(card))
     return folder, made
 
 
@@ -61,7 +63,9 @@ def test_a_roar_summary_says_what_the_run_says(roar_run, tmp_path):
     assert len(study["curves"]["rows"]) == 6 * 2 * 11
     trained = page.find(study["trainings"], k=0, seed=1)
     assert (trained["validation"], trained["epoch"], trained["tenth"]) == (0.85, 9, 0.85)
-    assert page.find(study["trainings"], k=100, seed=0)["validation"] is None
+    assert page.find(study["trainings"], k=100, seed=0)["validation"] == 0.75
+    assert page.find(study["trainings"], k=100, seed=0)["tenth"] is None
+    assert study["headline"] == made.headline() and study["warnings"] == made.warnings()
 
 
 def test_differences_of_a_roar_summary_are_paired(roar_run):
@@ -92,15 +96,11 @@ def test_a_roar_summary_refuses_other_data(roar_run):
 
 
 def test_class_shares_are_those_of_the_data(roar_run, tmp_path):
-    from faithscope.data.text_sources import fingerprint, load_text
-
     texts = load_text("bundled:babi1")
-    folder = tmp_path / "same"
-    shutil.copytree(roar_run[0], folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["data"]["fingerprint"] = fingerprint(texts)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    found = summarise_roar.summarise(folder, "bundled:babi1")
+    made = roar_run[1]
+    data = made.manifest.data.model_copy(update={"fingerprint": fingerprint(texts)})
+    made = replace(made, manifest=made.manifest.model_copy(update={"data": data}))
+    found = summarise_roar.summarise(made.save(tmp_path / "same"), "bundled:babi1")
     for name, split in texts.splits:
         shares = found["classes"][name]
         assert sum(shares.values()) == pytest.approx(1)
@@ -144,16 +144,36 @@ def test_a_summary_names_a_models_folder_by_its_last_part(tmp_path):
     text = summarise.written(summarise_roar.summarise(tmp_path / "mine"))
     assert "/a/place" not in text
     assert json.loads(text)["model"]["name"] == "hf:minilm"
-    assert "hf:minilm" in json.loads(text)["headline"]
 
 
 def test_models_that_learnt_nothing_are_marked(tmp_path):
-    made = make_roar()
-    made.manifest["data"]["majority"]["score"] = 1.0
-    made.save(tmp_path / "lost")
+    make_roar(majority=1.0).save(tmp_path / "lost")
     assert summarise_roar.summarise(tmp_path / "lost")["learnt"] is False
     make_roar().save(tmp_path / "found")
     assert summarise_roar.summarise(tmp_path / "found")["learnt"] is True
+
+
+@pytest.mark.parametrize("strategy", ["relative", "count"])
+def test_a_summary_is_enough_to_say_again_what_its_run_says(tmp_path, strategy):
+    made = make_roar(seeds=3, strategy=strategy, metric="macro_f1", majority=0.5)
+    study = json.loads(summarise.written(summarise_roar.summarise(made.save(tmp_path / "run"))))
+    study |= {"headline": "in former words", "warnings": []}
+    file = tmp_path / "roar_run.json"
+    file.write_text(summarise.written(study))
+    rewrite_words.main([str(file)])
+    found = json.loads(file.read_text())
+    assert found == {**study, "headline": made.headline(), "warnings": made.warnings()}
+    if strategy == "relative":
+        study["racu_by_seed"]["rows"][3][-1] += 0.001
+        with pytest.raises(SystemExit, match="and not as in"):
+            rewrite_words.rewritten(study)
+
+
+@pytest.mark.parametrize("file", sorted(page.RESULTS.glob("roar_*.json")), ids=lambda f: f.stem)
+def test_stored_summaries_say_it_in_the_words_of_today(file):
+    study = json.loads(file.read_text())
+    if "headline" in study:
+        assert rewrite_words.rewritten(study) == study  # else: python studies/rewrite_words.py
 
 
 # One base model each
@@ -243,7 +263,7 @@ def test_only_masks_are_left_to_see():
 def test_models_are_trained_on_the_masks_of_a_run(tmp_path, capsys):
     run, out = tmp_path / "run", tmp_path / "roar_babi1_leakage.json"
     options = {"seeds": 3, "levels": [50], "epochs": 1, "device": "cpu", "limit": 40}
-    prepare_roar("bundled:babi1", "bilstm", measures="gradient", out=run, **options).run()
+    fs.roar("bundled:babi1", measures="gradient", out=run, **options)
     given = [str(run), "bundled:babi1", "--limit", "40", "--level", "50", "--out", str(out)]
     roar_leakage.main([*given, "--device", "cpu"])
     found = json.loads(out.read_text())

@@ -1,6 +1,5 @@
 """Folders of finished runs: what is loaded, in which order, and what their settings move."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,7 @@ import pytest
 
 import faithscope as fs
 from conftest import randn, tiny_vit
-from faithscope.runs.schema import SCHEMAS
-from faithscope.studies.runs import Runs
+from faithscope.studies import Runs
 from faithscope.verdicts.sensitivity import ks_of, sensitivity_rows
 from families import refused
 
@@ -49,7 +47,8 @@ def test_a_run_is_loaded_by_the_name_of_its_folder(mean, tmp_path, monkeypatch):
 def test_a_study_s_runs_come_in_the_order_they_were_made(mean, tmp_path):
     moments = {"b": "2030-01-01T00:00:02", "c": "2030-01-01T00:00:01", "a": "2030-01-01T00:00:02"}
     for name, created in moments.items():
-        replace(mean, manifest={**mean.manifest, "created": created}).save(tmp_path / name)
+        manifest = mean.manifest.model_copy(update={"created": created})
+        replace(mean, manifest=manifest).save(tmp_path / name)
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "plan.json").write_text("{}")
     (tmp_path / "a" / "plan.json").write_text("{}")
@@ -69,7 +68,7 @@ def test_a_folder_without_a_finished_run_is_refused(tmp_path: Path):
     (tmp_path / "cell" / "plan.json").write_text("{}")
     with refused("only unfinished ones (cell)"):
         fs.load_results(tmp_path)
-    with refused("is not finished", "once more"):
+    with refused("is not finished", "resume"):
         fs.load_results(tmp_path / "cell")
 
 
@@ -77,7 +76,7 @@ def test_a_damaged_run_of_a_study_is_named(mean, tmp_path):
     mean.save(tmp_path / "good")
     shutil.copytree(tmp_path / "good", tmp_path / "bad")
     (tmp_path / "bad" / "scores.parquet").write_text("")
-    with refused("bad", "is not a faithscope run"):
+    with refused("bad", "is not a whole faithscope run"):
         fs.load_results(tmp_path)
 
 
@@ -106,10 +105,10 @@ def test_methods_are_matched_by_name(mean, blur, vit):
 
 def test_a_k_is_compared_within_a_run_and_across_runs(vit, mean):
     within = run(vit, metrics=["saco(k=4)", "saco(k=8)", "saco", "saco(k=4, weight=ratio)"])
-    assert ks_of(within) == {
-        "saco": {"4": "saco(k=4)", "8": "saco(k=8)", "10": "saco"},
-        "saco(weight=ratio)": {"4": "saco(k=4, weight=ratio)"},
-    }
+    assert ks_of(within) == [
+        {"4": "saco(k=4)", "8": "saco(k=8)", "10": "saco"},
+        {"4": "saco(k=4, weight=ratio)"},
+    ]
     rows = sensitivity_rows({"run": within})
     assert kinds(rows) == [("k", "4", "8", "saco"), ("k", "4", "10", "saco")]
     change = [within.values(m, "saco(k=8)") - within.values(m, "saco(k=4)") for m in MAPS]
@@ -120,13 +119,13 @@ def test_a_k_is_compared_within_a_run_and_across_runs(vit, mean):
 
 def test_models_of_the_same_name_are_told_apart(mean, blur):
     def renamed(result: fs.Result, **changes: str) -> fs.Result:
-        model = {**result.manifest["model"], **changes}
-        return replace(result, manifest={**result.manifest, "model": model})
+        model = result.manifest.model.model_copy(update=changes)
+        return replace(result, manifest=result.manifest.model_copy(update={"model": model}))
 
     other = {"fingerprint": "f" * 32}
     runs = {"a": mean, "b": blur, "c": renamed(mean, **other), "d": renamed(blur, **other)}
     places = {row["where"] for row in sensitivity_rows(runs)}
-    assert places == {f"tiny ({mean.manifest['model']['fingerprint'][:8]})", "tiny (ffffffff)"}
+    assert places == {f"tiny ({mean.manifest.model.fingerprint[:8]})", "tiny (ffffffff)"}
     named = {**other, "name": "big"}
     runs |= {"c": renamed(mean, **named), "d": renamed(blur, **named)}
     assert {row["where"] for row in sensitivity_rows(runs)} == {"tiny", "big"}
@@ -142,44 +141,20 @@ def test_both_tables_agree_on_how_far_metrics_agree() -> None:
     assert moved[0]["agreement"] == pytest.approx(pair["correlation"])
 
 
-DAMAGES = {
-    "no cost": lambda run: run["manifest"].pop("cost"),
-    "no model name": lambda run: run["manifest"]["model"].pop("name"),
-    "no classes": lambda run: run["manifest"]["model"].pop("classes"),
-    "no seed": lambda run: run["manifest"]["protocol"].pop("seed"),
-    "no granularity": lambda run: run["manifest"]["methods"]["rollout"].pop("granularity"),
-    "no equation": lambda run: run["manifest"]["metrics"]["saco"].pop("equation"),
-    "methods are a list": lambda run: run["manifest"].update(methods=["rollout"]),
-    "no methods": lambda run: run["manifest"].update(methods={}),
-    "a method too few": lambda run: run["manifest"]["methods"].pop("random"),
-    "a metric too few": lambda run: run["manifest"]["metrics"].pop("saco"),
-    "cost in words": lambda run: run["manifest"]["cost"].update(batch_size="many"),
-    "a list as a choice": lambda run: run["manifest"]["protocol"].update(fill=["mean"]),
-    "no date": lambda run: run["manifest"].update(created="yesterday"),
-    "half the scores": lambda run: run.update(scores=run["scores"].slice(0, 7)),
-    "a sample twice": lambda run: run.update(samples=run["samples"].take([0, 0, 1, 2])),
-    "no samples": lambda run: run.update(samples=run["samples"].slice(0, 0)),
-    "other samples": lambda run: run.update(samples=run["samples"].slice(1)),
-    "maps cut short": lambda run: run.update(pictures=cut_short(run["pictures"])),
-}
-
-
-def cut_short(pictures):
-    rows = [{**row, "content": row["content"][:5]} for row in pictures.to_pylist()]
-    return pictures.from_pylist(rows, pictures.schema)
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_run_is_refused_in_one_sentence(damage, tmp_path: Path) -> None:
+def test_one_flipped_bit_anywhere_is_noticed(tmp_path: Path) -> None:
+    """Of every file of a run, the manifest included."""
     good = fs.evaluate(tiny_vit(), randn(4, 3, 16, 16), "rollout", "saco", random_draws=1)
-    parts = {"manifest": json.loads(json.dumps(good.manifest))}
-    parts |= {name: getattr(good, name) for name in SCHEMAS}
-    fs.Result(**parts).save(tmp_path / "good")
-    assert fs.load_result(tmp_path / "good").methods == good.methods
-    DAMAGES[damage](parts)
-    fs.Result(**parts).save(tmp_path / "bad")
-    with refused("is not a faithscope run"):
-        fs.load_results(tmp_path / "bad")
+    root, draw = good.save(tmp_path / "run"), np.random.default_rng(0)
+    for file in sorted(root.iterdir()):
+        content = file.read_bytes()
+        for place in draw.integers(0, len(content), 20):
+            harmed = bytearray(content)
+            harmed[place] ^= 1 << int(draw.integers(8))
+            file.write_bytes(harmed)
+            with refused("is not a whole faithscope run"):
+                fs.load_result(root)
+        file.write_bytes(content)
+    assert fs.load_result(root).methods == good.methods
 
 
 def test_a_name_too_long_for_a_folder_is_no_folder() -> None:
@@ -192,8 +167,8 @@ def test_names_that_tell_runs_apart_lose_none() -> None:
     other = fs.evaluate(
         tiny_vit(), randn(2, 3, 16, 16), "rollout", "saco", random_draws=0, fill="blur"
     )
-    assert list(Runs({"a": one, "b": other}).told) == ["fill=mean", "fill=blur"]
-    assert list(Runs({"fill=blur": one, "x": one, "y": other}).told) == ["fill=blur", "x", "y"]
+    assert list(Runs({"a": one, "b": other}).labelled) == ["fill=mean", "fill=blur"]
+    assert list(Runs({"fill=blur": one, "x": one, "y": other}).labelled) == ["fill=blur", "x", "y"]
 
 
 def test_other_images_of_the_same_names_are_not_compared() -> None:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import faithscope as fs
 from conftest import randn, tiny_vit
-from faithscope.probes.perturb import evaluation
-from faithscope.runs import files, store
+from faithscope.probes.perturb import probe
+from faithscope.runs import files
 from families import refused
 
 IMAGES = 24
@@ -28,7 +28,7 @@ METHODS = ["rollout", "gradient", "lrp"]
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "SHARD", 2)
+    monkeypatch.setattr(probe, "SHARD", 2)
 
 
 class SlowViT(VisionTransformer):
@@ -57,24 +57,25 @@ def evaluate(module: nn.Module, out: Path | None, count: int = IMAGES, **options
 
 
 def assert_same_bits(left: fs.Result, right: fs.Result) -> None:
-    for name in ("scores", "responses", "samples", "pictures"):
-        one, other = getattr(left, name), getattr(right, name)
+    for name in ("scores", "responses", "maps", "spans", "samples", "pictures"):
+        one, other = left.get_table(name), right.get_table(name)
         assert one.to_pylist() == other.to_pylist()
         for column in ("value", "log_p", "log_p0", "salience"):
             if column in one.column_names:
                 assert one[column].to_numpy().tobytes() == other[column].to_numpy().tobytes()
-    unlike = ("cost", "created")
-    for key in left.manifest:
-        if key not in unlike:
-            assert left.manifest[key] == right.manifest[key]
-    for key in ("response_passes", "explanation_passes", "batch_size", "shard"):
-        assert left.manifest["cost"][key] == right.manifest["cost"][key]
+    unlike = {"cost", "created", "files"}
+    manifests = [result.manifest.model_dump(exclude=unlike) for result in (left, right)]
+    for manifest in manifests:  # a matter of running
+        manifest["plan"]["request"].pop("out")
+    assert manifests[0] == manifests[1]
+    for key in ("response_passes", "explanation_passes"):
+        assert getattr(left.manifest.cost, key) == getattr(right.manifest.cost, key)
 
 
 @pytest.fixture(scope="module")
 def whole() -> fs.Result:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "SHARD", 2)
+        patch.setattr(probe, "SHARD", 2)
         return evaluate(slow(), None)
 
 
@@ -82,7 +83,7 @@ def test_a_run_with_a_folder_is_the_run_without_one(whole, tmp_path):
     result = evaluate(slow(), tmp_path / "run")
     assert_same_bits(result, whole)
     assert_same_bits(fs.load_result(tmp_path / "run"), whole)
-    assert not (tmp_path / "run" / "shards").exists()
+    assert not (tmp_path / "run" / "tasks").exists()
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 100, 701, 1500])
@@ -114,7 +115,8 @@ def survives_kills(whole: fs.Result, out: Path, times: int, seed: int) -> None:
     while len(kept) <= times or kept[-1] == 0:
         killed(out, generator.uniform(0.02, patience))
         patience *= 1.0 if kept[-1] else 1.3  # a busy machine needs longer for its first shard
-        kept.append(store.shards_in(out) if not (out / "manifest.json").exists() else IMAGES)
+        done = len(list(out.glob("tasks/*.json")))
+        kept.append(IMAGES if (out / "manifest.json").exists() else done)
     assert kept == sorted(kept)
     assert_same_bits(evaluate(slow(), out), whole)
 
@@ -155,10 +157,10 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"k": 5}, ["protocol k is 10 there and 5 here"]),
-        ({"fill": "blur"}, ['protocol fill is "mean" there and "blur" here']),
+        ({"k": 5}, ["request k is 10 there and 5 here"]),
+        ({"fill": "blur"}, ['request fill is "mean" there and "blur" here']),
         ({"metrics": ["saco"]}, ["metrics is"]),
-        ({"count": IMAGES - 1}, ["data images is 24 there and 23 here"]),
+        ({"count": IMAGES - 1}, ["data samples is 24 there and 23 here"]),
     ],
 )
 def test_a_folder_of_another_run_is_refused_and_left_alone(tmp_path, options, words):
@@ -190,16 +192,16 @@ def stopped(out: Path, fails_at: int = 1200) -> list[Path]:
     module = slow(fails_at=fails_at)
     with pytest.raises(KeyboardInterrupt):
         evaluate(module, out)
-    shards = sorted((out / "shards").glob("[0-9]*"))
-    assert len(shards) >= 2
-    return shards
+    tasks = sorted(file.with_suffix("") for file in out.glob("tasks/*.json"))
+    assert len(tasks) >= 2
+    return tasks
 
 
-@pytest.mark.parametrize("part", ["scores.parquet", "responses.parquet", "shard.json"])
+@pytest.mark.parametrize("part", ["scores.parquet", "responses.parquet", "the card"])
 @pytest.mark.parametrize("harm", ["cut", "flipped", "gone"])
-def test_a_damaged_shard_is_named_and_computed_again(whole, tmp_path, part, harm):
-    shards = stopped(tmp_path)
-    file = shards[1] / part
+def test_a_damaged_task_is_named_and_computed_again(whole, tmp_path, part, harm):
+    task = stopped(tmp_path)[1]
+    file = task.with_suffix(".json") if part == "the card" else task / part
     content = file.read_bytes()
     if harm == "gone":
         file.unlink()
@@ -208,8 +210,11 @@ def test_a_damaged_shard_is_named_and_computed_again(whole, tmp_path, part, harm
     else:
         middle = len(content) // 2
         file.write_bytes(content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :])
-    with pytest.warns(UserWarning, match=f"{shards[1].name}' is damaged"):
-        result = evaluate(slow(), tmp_path)
+    if (part, harm) == ("the card", "gone"):
+        result = evaluate(slow(), tmp_path)  # as if it had never been finished
+    else:
+        with pytest.warns(UserWarning, match=f"{task.name}' of .* is damaged"):
+            result = evaluate(slow(), tmp_path)
     assert_same_bits(result, whole)
 
 
@@ -231,7 +236,7 @@ def test_data_that_changed_since_the_run_began_are_refused(tmp_path):
 
 
 def test_no_space_left_costs_nothing_that_is_finished(whole, tmp_path, monkeypatch):
-    write, room = files.write_file, [15]
+    write, room = files.write_file, [25]
 
     def fill_up(path: Path, content: bytes) -> None:
         room[0] -= 1
@@ -239,25 +244,23 @@ def test_no_space_left_costs_nothing_that_is_finished(whole, tmp_path, monkeypat
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(path, content)
 
-    for module in (store, files):
-        monkeypatch.setattr(module, "write_file", fill_up)
-    with refused("No space left", "kept"):
-        evaluate(slow(), tmp_path)
-    assert store.shards_in(tmp_path) == 2
-    assert not list((tmp_path / "shards").glob(".unfinished*"))
-    for module in (store, files):
-        monkeypatch.setattr(module, "write_file", write)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_file", fill_up)
+        with refused("No space left", "kept"):
+            evaluate(slow(), tmp_path)
+    assert len(list(tmp_path.glob("tasks/*.json"))) == 3
+    assert not [file for file in tmp_path.rglob(".*") if file.name != ".lock"]
     assert_same_bits(evaluate(slow(), tmp_path), whole)
 
 
 def test_a_batch_size_that_was_chosen_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation, "choose_batch_size", lambda *_: 32)
+    monkeypatch.setattr(probe, "choose_batch_size", lambda *_: 32)
     module = slow(fails_at=600)
     with pytest.raises(KeyboardInterrupt):
         evaluate(module, tmp_path, batch_size="auto")
-    monkeypatch.setattr(evaluation, "choose_batch_size", lambda *_: 16)
+    monkeypatch.setattr(probe, "choose_batch_size", lambda *_: 16)
     result = evaluate(slow(), tmp_path, batch_size="auto")
-    assert result.manifest["cost"]["batch_size"] == 32
+    assert result.manifest.plan.request.batch_size == 32
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_at_once(tmp_path):
@@ -277,15 +280,15 @@ def test_a_plan_that_cannot_be_read_is_refused(tmp_path):
 def test_given_maps_are_part_of_the_plan(tmp_path):
     images, maps = randn(4, 3, 16, 16), randn(4, 16, 16, seed=1)
     fs.evaluate(tiny_vit(), images, maps={"mine": maps}, metrics="saco", out=tmp_path)
-    with refused("maps mine"):
+    with refused("given maps mine"):
         fs.evaluate(tiny_vit(), images, maps={"mine": -maps}, metrics="saco", out=tmp_path)
 
 
 def test_the_plan_is_plain_json(tmp_path):
     evaluate(slow(), tmp_path)
     plan = json.loads((tmp_path / "plan.json").read_text())
-    assert plan["methods"][:3] == ["rollout #0", "gradient #0", "lrp #0"]
-    assert plan["protocol"]["k"] == 10
+    assert [card["label"] for card in plan["methods"]][:3] == ["rollout", "gradient", "lrp"]
+    assert plan["request"]["k"] == 10 and "out" not in plan["request"]
 
 
 def test_data_that_changed_after_the_run_was_finished_are_refused(tmp_path):
@@ -305,9 +308,23 @@ def test_a_result_that_took_a_runs_place_is_not_taken_for_it(whole, tmp_path):
 
 
 def test_what_a_kill_left_unfinished_is_cleared_away(whole, tmp_path):
-    stopped(tmp_path)
-    (tmp_path / "shards" / ".unfinished-abc").mkdir()
+    task = stopped(tmp_path)[0]
+    (task / ".scores.parquet.1a2b").write_bytes(b"half")
     assert_same_bits(evaluate(slow(), tmp_path), whole)
-    assert not (tmp_path / "shards").exists()
-    assert_same_bits(evaluate(slow(), tmp_path), whole)
-    assert not (tmp_path / "shards").exists()
+    assert not (tmp_path / "tasks").exists()
+
+
+def test_a_damaged_result_is_computed_again(whole, tmp_path):
+    evaluate(slow(), tmp_path)
+    file = tmp_path / "scores.parquet"
+    file.write_bytes(file.read_bytes()[:-9])
+    with refused("scores.parquet is damaged"):
+        fs.load_result(tmp_path)
+    with pytest.warns(UserWarning, match="scores.parquet is damaged"):
+        assert_same_bits(evaluate(slow(), tmp_path), whole)
+
+
+def test_a_run_of_an_earlier_version_is_refused(tmp_path):
+    (tmp_path / "plan.json").write_text('{"faithscope": 1, "protocol": {}}')
+    with refused("another version of faithscope", "another folder"):
+        evaluate(slow(), tmp_path)

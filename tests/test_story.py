@@ -65,7 +65,7 @@ def naive(result: fs.Result, method: str, draw: int, sample: str, k: int) -> dic
     }
     n = max(stop for _, stop in rows)
     cuts = [(i * n // k, (i + 1) * n // k) for i in range(k)]
-    by_mean = result.manifest["protocol"]["group"] == "mean"
+    by_mean = result.manifest.protocol["group"] == "mean"
     sizes = [stop - start if by_mean else 1 for start, stop in cuts]
     return {
         "salience": [rows[cut]["salience"] / size for cut, size in zip(cuts, sizes, strict=True)],
@@ -94,6 +94,23 @@ def test_groups_are_what_the_model_answered(result: fs.Result) -> None:
         for name, values in own.items():
             np.testing.assert_array_equal(values[:k], expected[name])
         np.testing.assert_array_equal(removal.curve[row["draw"], place], expected["curve"])
+
+
+def test_a_rescored_run_is_read_by_its_new_spans(vit: fs.Model, images: torch.Tensor) -> None:
+    """K was chosen per map and is now the same for all."""
+    metrics = ["saco", "saco(k=4)", "aopc"]
+    peaked = torch.zeros(5, 16, 16)
+    peaked[:, 0, :4] = 1 + torch.arange(4)
+    maps = {"peaked": peaked}
+    run = fs.evaluate(vit, images, "rollout", metrics, maps=maps, k="auto", random_draws=2)
+    assert len(set(run.maps["k"].to_pylist())) > 1
+    again = run.rescore(["saco", "aopc"], k=4)
+    for method, removal in removal_groups(again).items():
+        assert set(removal.k.flat) == {4}
+        for draw, place in np.ndindex(removal.k.shape):
+            expected = naive(again, method, draw, run.samples["sample"][place].as_py(), 4)
+            np.testing.assert_array_equal(removal.p[draw, place], expected["p"])
+            np.testing.assert_array_equal(removal.curve[draw, place], expected["curve"])
 
 
 def test_scores_follow_from_groups_and_curves(result: fs.Result) -> None:
@@ -125,10 +142,9 @@ def test_draws_of_another_k_are_not_averaged_in() -> None:
 
     k = np.array([[2], [3], [2]])
     values = np.array([[[1.0, 3.0, np.nan]], [[9.0, 9.0, 9.0]], [[3.0, 5.0, np.nan]]])
-    mean = Removal(k, values, values, values).averaged()
+    mean = Removal(k, values, values, values, np.ones(1)).averaged()
     np.testing.assert_array_equal(mean.k, [[2]])
     np.testing.assert_array_equal(mean.salience, [[[2.0, 4.0, np.nan]]])
-    np.testing.assert_array_equal(mean.levels, [0, 0.5, 1])
 
 
 def test_story_tells_every_draw(vit: fs.Model, images: torch.Tensor) -> None:
@@ -427,4 +443,4 @@ class TestCommand:
 
     def test_draws_without_a_story(self, tmp_path: Path) -> None:
         told = self.run("bundled:cifar10:3", "--random-draws", 2, code=2)
-        assert "add --story" in told.stderr
+        assert "needs --story" in told.stderr

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 import faithscope as fs
 from faithscope.cli import app
-from faithscope.studies.run import forecast_study
-from faithscope.studies.study import make_study
+from faithscope.studies import forecast_study, make_study
 from families import refused
 
 ROOT = Path(__file__).parent.parent
@@ -58,33 +57,32 @@ def test_axes_take_one_value_or_several_and_every_combination_is_a_cell(tmp_path
             "data: bundled:cifar10\nfills: [mean, blur]\nseeds: [0, 1, 2]\nk: [5, 10]\n",
         )
     )
-    cells = list(study.cells())
-    assert len(cells) == len({cell.label for cell in cells}) == 2 * 2 * 3
-    assert {cell.model["name"].partition(":")[0] for cell in cells} == {"bundled", "timm"}
-    assert not any(set(":/\\ ()") & set(cell.label) for cell in cells)
-    labels = [metric.label for metric in study.all_metrics()]
-    assert labels[:2] == ["saco(k=5)", "saco(k=10)"]
-    assert len(labels) == 6
+    assert len(study.cells) == 2 * 2 * 3
+    assert {cell.model.partition(":")[0] for cell in study.cells.values()} == {"bundled", "timm"}
+    assert {cell.pretrained for cell in study.cells.values()} == {True, False}
+    assert not any(set(":/\\ ()") & set(label) for label in study.cells)
+    assert {cell.k for cell in study.cells.values()} == {(5, 10)}
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("model: x\ndata: y\n", ["key of a study 'model'", "did you mean 'models'"]),
+        ("modl: x\ndata: y\n", ["key of a study 'modl'", "did you mean 'model'"]),
+        ("model: x\nmodels: y\ndata: z\n", ["gives 'model' twice", "'models'"]),
         ("models: bundled:cifar10_vit\n", ["needs 'data'", "bundled:cifar10"]),
-        ("data: bundled:cifar10\nmodels: []\n", ["needs 'models'"]),
-        ("models: m:x\ndata: d\nfills: [men]\n", ["fills 'men'", "did you mean 'mean'"]),
-        ("models: m:x\ndata: d\nfills: []\n", ["'fills' is empty"]),
+        ("data: bundled:cifar10\nmodels: []\n", ["needs 'model'"]),
+        ("models: m:x\ndata: d\nfills: [men]\n", ["fill 'men'", "did you mean 'mean'"]),
+        ("models: m:x\ndata: d\nfills: []\n", ["'fill' is empty"]),
         ("models: m:x\ndata: d\nmethods: [rolout]\n", ["did you mean 'rollout'"]),
         ("models: m:x\ndata: d\nmethods: ['lrp(rules=foo)']\n", ["lrp's rules 'foo'"]),
         ("models: m:x\ndata: d\nmetrics: [sacco]\n", ["did you mean 'saco'"]),
         ("models: m:x\ndata: d\nk: [1]\n", ["k"]),
-        ("models: m:x\ndata: d\nlimit: 0\n", ["'limit'", "at least 1"]),
-        ("models: m:x\ndata: d\nseeds: [a]\n", ["'seeds'", "whole number"]),
-        ("models: m:x\ndata: d\nseeds: [1, 1]\n", ["'seeds' names something twice"]),
+        ("models: m:x\ndata: d\nlimit: 0\n", ["limit must be", "at least 1"]),
+        ("models: m:x\ndata: d\nseeds: [a]\n", ["seed must be", "whole number"]),
+        ("models: m:x\ndata: d\nseeds: [1, 1]\n", ["'seed' names something twice"]),
         ("models: [{nam: x}]\ndata: d\n", ["is a name, or has one"]),
         ("models: [{name: 'm:x', chekpoint: f}]\ndata: d\n", ["did you mean 'checkpoint'"]),
-        ("models: m:x\ndata: 3\n", ["'data' must be text"]),
+        ("models: m:x\ndata: 3\n", ["data must be the name"]),
         ("- a\n- b\n", ["must hold keys and values"]),
         ("models: [\n", ["is not YAML"]),
         ("!!python/object/apply:os.system [ls]\n", ["is not YAML"]),
@@ -92,7 +90,7 @@ def test_axes_take_one_value_or_several_and_every_combination_is_a_cell(tmp_path
         ("models: m:x\ndata: d\nname: 2020-13-45\n", ["is not YAML"]),
         ("[" * 5000, ["is not YAML"]),
         ("models: m:x\ndata: d\nname: ../../evil\n", ["plain word"]),
-        ("models: [{name: 'm:x', checkpoint: 5}]\ndata: d\n", ["'checkpoint' must be text"]),
+        ("models: [{name: 'm:x', checkpoint: 5}]\ndata: d\n", ["checkpoint must be text"]),
         ("models: [{name: 'm:x', pretrained: 5}]\ndata: d\n", ["true or false"]),
         (
             "data: d\nmodels: [{name: 'm:x', checkpoint: a/w}, {name: 'm:x', checkpoint: b/w}]\n",
@@ -113,19 +111,19 @@ def test_a_study_that_is_not_there_is_refused(tmp_path):
 def test_a_study_runs_every_cell_and_goes_on_where_it_was(small, tmp_path, monkeypatch):
     study = make_study({**small, "fills": ["mean", "black"], "k": [5, 10]})
     done = fs.run_study(study, tmp_path)
-    assert list(done.results) == [cell.label for cell in study.cells()]
-    for cell in study.cells():
-        result = done[cell.label]
-        assert result.manifest["protocol"]["fill"] == cell.fill
+    assert list(done.results) == list(study.cells)
+    for label, cell in study.cells.items():
+        result = done[label]
+        assert result.manifest.protocol["fill"] == cell.fill
         assert result.metrics == ["saco(k=5)", "saco(k=10)"]
-        assert result.scores.equals(fs.load_result(tmp_path / cell.label).scores)
-    with refused("cell of this study"):
+        assert result.scores.equals(fs.load_result(tmp_path / label).scores)
+    with refused("run of this study"):
         done["none"]
 
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("a finished cell is run again")
 
-    monkeypatch.setattr("faithscope.probes.perturb.evaluation.ask_shard", forbidden)
+    monkeypatch.setattr("faithscope.probes.perturb.worker.ask_shard", forbidden)
     again = fs.run_study(study, tmp_path)
     for label, result in done.results.items():
         assert again[label].scores.equals(result.scores)
@@ -135,8 +133,11 @@ def test_a_study_runs_every_cell_and_goes_on_where_it_was(small, tmp_path, monke
 
 def test_several_ks_share_their_maps_and_inputs(small):
     together, alone = make_study({**small, "k": [5, 10]}), make_study({**small, "k": [10]})
-    (_, both), (_, one) = *forecast_study(together, "cpu"), *forecast_study(alone, "cpu")
-    assert one.passes < both.passes < 2 * one.passes
+    both, one = (
+        next(iter(forecast_study(study, device="cpu").values())).cost["model passes"]
+        for study in (together, alone)
+    )
+    assert one < both < 2 * one
 
 
 def run(*arguments: object, code: int = 0):
@@ -155,7 +156,7 @@ def test_a_dry_run_says_what_it_costs_and_does_nothing(file, tmp_path):
     assert "2 runs" in told.output and "model passes" in told.output
     assert not (tmp_path / "out").exists()
     costs = json.loads(run(file, "--dry-run", "--json", "--limit", 2).stdout)
-    assert [cost["images"] for cost in costs.values()] == [2]
+    assert [cost["cost"]["images"] for cost in costs.values()] == [2]
 
 
 def test_the_command_line_runs_a_study_and_shows_it(file, tmp_path):
@@ -168,14 +169,14 @@ def test_the_command_line_runs_a_study_and_shows_it(file, tmp_path):
             file, "--out", tmp_path / "out", "--limit", 3, "--set", "methods=[gradient]", "--json"
         ).stdout
     )
-    assert data["cells"][folder.name]["manifest"]["protocol"]["k"] == 10
+    assert data["cells"][folder.name]["manifest"]["plan"]["request"]["k"] == 10
     assert {row["axis"] for row in data["sensitivity"]} == {"random attribution"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--set", "fils=[mean]"], "did you mean 'fills'"),
+        (["--set", "fils=[mean]"], "did you mean 'fill'"),
         (["--set", "k"], "--set takes KEY=VALUE"),
         (["--set", "k=[1"], "--set takes KEY=VALUE"),
     ],
@@ -191,12 +192,12 @@ def test_changes_that_are_wrong_are_refused(file, arguments, words):
 def test_a_tolerance_stops_at_a_shard_and_says_how_precise_everything_is(small, tmp_path):
     study = make_study({**small, "tolerance": 1.9, "limit": 200, "metrics": ["aopc", "log_odds"]})
     (result,) = fs.run_study(study, tmp_path).results.values()
-    said = result.manifest["stopping"]
-    assert said["reached"] and said["images"] == result.samples.num_rows < 200
-    assert said["images"] % 64 == 0
-    cells = [cell for by_metric in said["sequences"].values() for cell in by_metric.values()]
-    assert all(cell["width"] < 1.9 for cell in cells)
-    assert {cell["kind"] for cell in cells} == {"exact", "asymptotic"}
+    said = result.manifest.stopping
+    assert said.reached and said.samples == result.samples.num_rows < 200
+    assert said.samples % 64 == 0
+    cells = [cell for by_metric in said.sequences.values() for cell in by_metric.values()]
+    assert all(cell.width < 1.9 for cell in cells)
+    assert {cell.kind for cell in cells} == {"exact", "asymptotic"}
     samples = [int(name) for name in result.samples["sample"].to_pylist()]
     assert samples != sorted(samples)  # in random order, or stopping would be biased
 
@@ -204,20 +205,20 @@ def test_a_tolerance_stops_at_a_shard_and_says_how_precise_everything_is(small, 
 def test_a_tolerance_that_is_not_reached_uses_all_images_and_says_so(small, tmp_path):
     study = make_study({**small, "tolerance": 0.001})
     (result,) = fs.run_study(study, tmp_path).results.values()
-    assert not result.manifest["stopping"]["reached"]
+    assert not result.manifest.stopping.reached
     assert result.samples.num_rows == 4
 
 
 def test_a_stopped_study_with_a_tolerance_goes_on_and_stops_at_the_same_image(
     small, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("faithscope.probes.perturb.evaluation.SHARD", 4)
+    monkeypatch.setattr("faithscope.probes.perturb.probe.SHARD", 4)
     study = make_study({**small, "tolerance": 1.7, "limit": 60, "metrics": ["aopc"]})
     (whole,) = fs.run_study(study, tmp_path / "whole").results.values()
     assert 8 <= whole.samples.num_rows < 60
-    from faithscope.probes.perturb import evaluation
+    from faithscope.probes.perturb import worker
 
-    ask, asked = evaluation.ask_shard, []
+    ask, asked = worker.ask_shard, []
 
     def interrupted(*arguments, **options):
         asked.append(1)
@@ -226,7 +227,7 @@ def test_a_stopped_study_with_a_tolerance_goes_on_and_stops_at_the_same_image(
         return ask(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation, "ask_shard", interrupted)
+        patch.setattr(worker, "ask_shard", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fs.run_study(study, tmp_path / "stopped")
     (again,) = fs.run_study(study, tmp_path / "stopped").results.values()
@@ -235,7 +236,7 @@ def test_a_stopped_study_with_a_tolerance_goes_on_and_stops_at_the_same_image(
 
 @pytest.mark.parametrize("value", [0, -1, 2, "small", True])
 def test_a_tolerance_that_means_nothing_is_refused(small, value):
-    with refused("'tolerance'", "above 0"):
+    with refused("tolerance must be", "above 0"):
         make_study({**small, "tolerance": value})
 
 
@@ -293,15 +294,15 @@ def test_every_metric_gets_a_verdict_of_its_own(small, tmp_path):
     study = make_study({**small, "metrics": ["saco", "aopc"], "limit": 12, "methods": ["gradient"]})
     (result,) = fs.run_study(study, tmp_path).results.values()
     saco, aopc = result.metric_verdicts()
-    assert saco.startswith("saco tells ") and "of 1 methods from random attribution" in saco
+    assert saco.startswith("saco separates ") and "of 1 methods from random" in saco
     assert "random's interval [" in saco and ("covers 0" in saco or "does not cover 0" in saco)
-    assert aopc.startswith("aopc tells ") and "interval" not in aopc
+    assert aopc.startswith("aopc separates ") and "interval" not in aopc
 
 
 def test_cells_that_stopped_at_different_images_are_compared_on_those_they_share(
     small, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("faithscope.probes.perturb.evaluation.SHARD", 4)
+    monkeypatch.setattr("faithscope.probes.perturb.probe.SHARD", 4)
     study = make_study(
         {**small, "tolerance": 1.75, "seeds": [0, 1], "limit": 60, "metrics": ["aopc"]}
     )

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import faithscope as fs
 from conftest import randn, tiny_vit
 from faithscope.report import write_figures, write_tables
-from faithscope.report.tables import as_csv, escape_latex, latex, sensitivity_table
+from faithscope.report.table import PERCENT, Head, Name, Number, Table, as_csv, escape_latex
+from faithscope.report.tables import comparison_table, scores_table, sensitivity_table
 
 NAMES = ("[2pt] a & b_c", "100 % $x$ #~^\\{", '*|<i>\nnew, "line"', "plain_name")
 
@@ -54,7 +56,7 @@ def test_csv_holds_every_digit_of_every_column(folder: Path, result: fs.Result) 
         for given, row in zip(rows, found, strict=True):
             assert list(row) == list(given)
             for key, value in given.items():
-                if value != value:
+                if value is None or value != value:
                     assert row[key] == ""
                 else:
                     assert type(value)(row[key]) == value
@@ -131,7 +133,7 @@ def test_latex_holds_every_score_the_best_in_bold_and_the_marks(
             assert f"$[{row['ci_low']:.3f}, {row['ci_high']:.3f}]$" in text
     verdicts = {row["verdict"] for row in result.summary().to_pylist()}
     assert "better" in verdicts
-    assert r"{*} better, $\dagger$ worse than random" in text
+    assert r"{*} better, $\dagger$ worse than the matched random method" in text
     assert r"my\_model \& \$co" in text
 
 
@@ -155,7 +157,7 @@ def test_sensitivity_is_told_where_there_are_several_places() -> None:
     row |= {"agreement": nothing, "agreement_low": nothing, "agreement_high": nothing}
     table = sensitivity_table([{**row, "where": "model_a"}])
     assert table.heads[:3] == ("choice", "where", "metric")
-    assert table.rows == (
+    assert [tuple(map(str, row)) for row in table.rows] == [
         (
             "fill: mean → a|b",
             "model_a",
@@ -165,8 +167,8 @@ def test_sensitivity_is_told_where_there_are_several_places() -> None:
             "—",
             "—",
         ),
-    )
-    assert str(Latex(latex(table))).endswith(
+    ]
+    assert str(Latex(table.latex())).endswith(
         r"fill: mean $\to$ a\textbar{}b & model\_a & saco & "
         r"$-0.125$ {[}$-0.500$, $+0.250${]} & 0.250 & --- & ---"
     )
@@ -187,7 +189,7 @@ def test_several_runs_have_names_that_are_safe_and_differ(
 
 def test_figures_are_written_in_the_formats_asked_for(result: fs.Result, tmp_path: Path) -> None:
     files = write_figures({"run": result}, tmp_path, formats=("pdf", "svg"))
-    names = ("intervals", "curves", "radar", "correlations", "k_choice", "sensitivity")
+    names = ("intervals", "radar", "curves", "correlations", "k_choice", "sensitivity")
     assert [file.name for file in files] == [f"{n}.{f}" for n in names for f in ("pdf", "svg")]
     assert all(file.stat().st_size > 3000 for file in files)
     with pytest.raises(fs.FaithscopeError, match=r"format of a figure 'jpg'.*Valid: pdf, png, svg"):
@@ -210,3 +212,53 @@ def test_a_csv_name_with_commas_and_lines_comes_back() -> None:
 def test_a_spreadsheet_runs_no_name() -> None:
     (line,) = list(csv.DictReader(io.StringIO(as_csv([{"name": "=1+1", "value": -0.5}]))))
     assert line == {"name": "'=1+1", "value": "-0.5"}
+
+
+NOTHING = float("nan")
+TABLE = Table(
+    "name",
+    "caption of 5 %",
+    ("method", Head("a_score", True, "Σ x"), Head("loss", False)),
+    (
+        (
+            Name("<b>", "by pixel"),
+            Number(-0.0004, -0.2, 0.1, verdict="worse", against="random"),
+            "—",
+        ),
+        ("random", Number(NOTHING), Number(0.5, 0.25, 0.75, PERCENT, is_best=True)),
+    ),
+    rules=frozenset({1}),
+    is_sortable=True,
+)
+
+
+def test_one_table_has_the_same_numbers_in_every_form() -> None:
+    assert TABLE.markdown().splitlines()[2:] == [
+        "| \\<b\\> | -0.000 [-0.200, 0.100] † | — |",
+        "| random | — | 50.0 % +25.0 −25.0 |",
+    ]
+    assert r"random & --- & $\mathbf{50.0}^{+25.0}_{-25.0}$ \% \\" in TABLE.latex()
+    html = TABLE.html()
+    assert '<td data-value="-0.0004">0.000\n<small>[−0.200, 0.100]</small>' in html
+    assert '<small class="worse" title="worse than random">▼ worse</small>' in html
+    assert '<th scope="row" data-value="&lt;b&gt;">&lt;b&gt;<small>by pixel</small></th>' in html
+    assert 'data-first="descending"><button type="button" title="higher is better: Σ x">' in html
+    assert '<td data-value="">—</td>' in html
+    assert "50.0\N{NO-BREAK SPACE}%" in html
+    shorter = TABLE.without(1)
+    assert (shorter.names, len(shorter.heads), len(shorter.rows[0])) == (0, 2, 2)
+
+
+@pytest.mark.parametrize("of", ["scores", "comparison"])
+@pytest.mark.parametrize("width", [70, 90, 140, 1000])
+def test_a_table_fits_the_terminal(result: fs.Result, of: str, width: int) -> None:
+    table = scores_table(result)
+    if of == "comparison":
+        table = comparison_table(fs.compare(result, result))
+    terminal = Console(width=width, force_terminal=True, color_system=None, record=True)
+    terminal.print(table.fitted(terminal))
+    text = terminal.export_text()
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    for row in result.rows:
+        if row["n"]:
+            assert (f"{row['mean']:.3f}" if of == "scores" else "+0.000") in text

@@ -22,7 +22,7 @@ from encoders import (
 from faithscope import FaithscopeError
 from faithscope.data.encoding import encode
 from faithscope.methods.encoder import encoder_evidence, explain_tokens
-from faithscope.methods.text import measure
+from faithscope.methods.text import measure, path_of
 from faithscope.models.text_classifier import Pretrained, TextClassifier, by_length, within
 
 
@@ -46,7 +46,7 @@ def reference_input(fixture):
 
 def evidence(model, inputs, label="integrated_gradients", **options):
     chosen = measure(label, **options)
-    path = chosen.path() if "path_gradient" in chosen.needs else ()
+    path = path_of(chosen) if "path_gradient" in chosen.needs else ()
     return encoder_evidence(model, *inputs, needs=chosen.needs, path=path)
 
 

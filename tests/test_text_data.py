@@ -523,7 +523,7 @@ def test_own_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         load_text(write(tmp_path / "mine.docx", "x"))
     with refused("Line 2", "JSON"):
         load_text(write(tmp_path / "mine.jsonl", '{"text": "a", "label": 1}\n[1]\n'))
-    with refused("row 1", "no text"):
+    with refused("row 1", "not text"):
         load_text(write(tmp_path / "mine.jsonl", '{"text": 5, "label": 1}\n'))
     write(file, "text, text ,label\na,b,1\n")
     with refused("column 'text' twice"):

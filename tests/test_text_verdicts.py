@@ -126,12 +126,14 @@ def test_racu_without_models_that_answer_one_class(tmp_path):
     assert said.startswith("On bAbI-1 2 of 27 models of texts masked by gradient answer one class")
     curve = run.values("gradient")[1]
     line = [curve[3] + (curve[6] - curve[3]) * step / 3 for step in (1, 2)]
-    mended = racu(
+    repaired = racu(
         torch.tensor([*curve[:4], *line, *curve[6:]]),
         torch.tensor(run.values("random")[1]),
         torch.arange(11) / 10,
     )
-    assert text_leakage.mended_racu(run, "gradient")["values"][1] == pytest.approx(float(mended))
+    assert text_leakage.repaired_racu(run, "gradient")["values"][1] == pytest.approx(
+        float(repaired)
+    )
 
 
 def test_the_top_twenty_percent(tmp_path):

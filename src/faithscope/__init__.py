@@ -10,53 +10,52 @@ from typing import TYPE_CHECKING, Any
 from faithscope.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from faithscope.api import evaluate, explain, roar
+    from faithscope.api import Prepared, compare, evaluate, explain, prepare, prepare_roar, roar
     from faithscope.cli.synthetic import synthetic_problem
     from faithscope.data import load_data
     from faithscope.data.text_sources import load_text
     from faithscope.errors import FaithscopeError
     from faithscope.methods import Evidence, Method, layer_method, method, register_method
-    from faithscope.methods.text import TokenMethod, measure, register_measure
+    from faithscope.methods.text import measure, register_measure
     from faithscope.metrics import Metric, metric, racu, register_metric, saco
     from faithscope.models import Model, load_model, wrap
-    from faithscope.probes.perturb.evaluation import Evaluation, Forecast, prepare
-    from faithscope.probes.retrain.result import RoarResult
-    from faithscope.probes.retrain.roar import prepare_roar
-    from faithscope.result import Result
-    from faithscope.studies import Study, load_study, run_study
-    from faithscope.studies.roar import RoarStudy
-    from faithscope.studies.runs import load_result, load_results
-    from faithscope.verdicts.compare import Comparison, compare
+    from faithscope.request import Given, Perturb, Retrain
+    from faithscope.result import Result, load_result
+    from faithscope.runs.scheduler import Forecast, Progress
+    from faithscope.studies import Runs, Study, load_results, load_study, run_study
+    from faithscope.verdicts.compare import Comparison
 
 _HOMES = {
     "Comparison": "verdicts.compare",
-    "Evaluation": "probes.perturb.evaluation",
     "Evidence": "methods",
     "FaithscopeError": "errors",
-    "Forecast": "probes.perturb.evaluation",
+    "Forecast": "runs.scheduler",
+    "Given": "request",
     "Method": "methods",
     "Metric": "metrics",
     "Model": "models",
+    "Perturb": "request",
+    "Prepared": "api",
+    "Progress": "runs.scheduler",
     "Result": "result",
-    "RoarResult": "probes.retrain.result",
-    "RoarStudy": "studies.roar",
+    "Retrain": "request",
+    "Runs": "studies",
     "Study": "studies",
-    "TokenMethod": "methods.text",
-    "compare": "verdicts.compare",
+    "compare": "api",
     "evaluate": "api",
     "explain": "api",
     "layer_method": "methods",
     "load_data": "data",
     "load_model": "models",
-    "load_result": "studies.runs",
-    "load_results": "studies.runs",
+    "load_result": "result",
+    "load_results": "studies",
     "load_study": "studies",
     "load_text": "data.text_sources",
     "measure": "methods.text",
     "method": "methods",
     "metric": "metrics",
-    "prepare": "probes.perturb.evaluation",
-    "prepare_roar": "probes.retrain.roar",
+    "prepare": "api",
+    "prepare_roar": "api",
     "racu": "metrics",
     "register_measure": "methods.text",
     "register_method": "methods",
@@ -69,18 +68,20 @@ _HOMES = {
 }
 __all__ = [
     "Comparison",
-    "Evaluation",
     "Evidence",
     "FaithscopeError",
     "Forecast",
+    "Given",
     "Method",
     "Metric",
     "Model",
+    "Perturb",
+    "Prepared",
+    "Progress",
     "Result",
-    "RoarResult",
-    "RoarStudy",
+    "Retrain",
+    "Runs",
     "Study",
-    "TokenMethod",
     "compare",
     "evaluate",
     "explain",

@@ -1,52 +1,94 @@
-"""The public calls: explain, evaluate and roar. Everything else hangs below them."""
+"""The public calls: explain, evaluate and roar, and what they have in common.
+
+Whatever was asked for, in Python, on the command line or in a study, becomes a request and the
+objects given beside it; a probe plans it; the scheduler runs the plan's tasks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
 from faithscope.data.text import TextData
-from faithscope.errors import FaithscopeError, choose
+from faithscope.errors import FaithscopeError
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
-from faithscope.methods.text import TokenMethod
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
-from faithscope.perturb import UNITS, UPSAMPLES, to_patches, to_pixels
-from faithscope.probes.perturb.evaluation import (
-    EXPLAIN_BATCH,
-    PICTURES,
-    Advance,
-    ModelLike,
-    prepare,
+from faithscope.perturb import to_patches, to_pixels
+from faithscope.probes import probe_of
+from faithscope.probes.probe import Planned, Probe
+from faithscope.request import Given, Perturb, Request, Retrain, check_request
+from faithscope.result import Result, as_result, load_result, named_objects
+from faithscope.runs import parcel
+from faithscope.runs.parcel import Parcel, Unpacked
+from faithscope.runs.plan import Plan
+from faithscope.runs.run import Run
+from faithscope.runs.scheduler import (
+    Forecast,
+    Report,
+    Scheduler,
+    State,
+    check_inputs,
+    forecast,
+    look,
 )
-from faithscope.probes.perturb.respond import check_classes
-from faithscope.probes.retrain.learner import Learner
-from faithscope.probes.retrain.result import RoarResult
-from faithscope.probes.retrain.roar import Report, prepare_roar
-from faithscope.result import Result
+from faithscope.runs.store import Store, check_folder, read_plan
+from faithscope.verdicts.compare import Comparison, compare_findings
+
+EXPLAIN_BATCH = 32
+"""Images that are explained together."""
+
+ModelLike = Model | nn.Module | str
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
+def renamed(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function take arguments by their former names, too."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*args: P.args, **options: P.kwargs) -> T:
+            for old, new in names.items():
+                if old in options:
+                    if new in options:
+                        raise FaithscopeError(
+                            f"'{old}' and '{new}' mean the same: use one of them."
+                        )
+                    options[new] = options.pop(old)
+            return function(*args, **options)
+
+        return call
+
+    return decorate
+
+
+@renamed(images="data")
 def explain(
     model: ModelLike,
-    images: Tensor | np.ndarray,
+    data: Tensor | np.ndarray,
     methods: MethodLike | Iterable[MethodLike],
     *,
     target: Tensor | int | None = None,
-    units: str = "pixels",
-    upsample: str = "bilinear",
+    units: Literal["pixels", "patches"] = "pixels",
+    upsample: Literal["bilinear", "nearest"] = "bilinear",
     seed: int = 0,
 ) -> Tensor | dict[str, Tensor]:
     """Explain images by one method or several, sharing the passes they need.
 
     Args:
         model: a Model, a torch module or a name.
-        images: [B, C, H, W], float, normalised for the model.
+        data: images [B, C, H, W], float, normalised for the model.
         methods: a name, a Method or a function; a list (or "all") gives a dict by label.
         target: class to explain, an int or [B]; None is the predicted class.
         units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w].
@@ -57,13 +99,12 @@ def explain(
         Maps in the model's type (at least float32), those of LRP and random ones in float64.
     """
     model = as_model(model)
-    choose("units", units, UNITS)
-    choose("upsampling", upsample, UPSAMPLES)
-    if isinstance(images, np.ndarray):
-        images = as_tensor(images)
+    options = {"units": units, "upsample": upsample, "seed": seed}
+    request = check_request(Perturb, {"model": model.name, "data": "given", **options})
+    images = as_tensor(data) if isinstance(data, np.ndarray) else data
     if not isinstance(images, Tensor):
         raise FaithscopeError(
-            f"fs.explain takes images as one tensor [B, C, H, W], got {type(images).__name__}."
+            f"fs.explain takes images as one tensor [B, C, H, W], got {type(data).__name__}."
         )
     as_image_data(images)
     if not torch.isfinite(images).all():
@@ -82,7 +123,7 @@ def explain(
             goal,
             pairs,
             keys=image_digests(images),
-            seed=seed,
+            seed=request.seed,
             batch_size=EXPLAIN_BATCH,
         )
     except FaithscopeError:
@@ -91,8 +132,8 @@ def explain(
         _check_fit(model, images, goal)
         raise
     by_label = {
-        method.label: to_pixels(values, size, upsample)
-        if units == "pixels"
+        method.label: to_pixels(values, size, request.upsample)
+        if request.units == "pixels"
         else to_patches(values, model.require_grid(images, "units='patches'"))
         for method, values in zip(chosen, maps, strict=True)
     }
@@ -102,28 +143,34 @@ def explain(
     return by_label
 
 
+@renamed(images="data")
 def evaluate(
     model: ModelLike,
-    images: Tensor | np.ndarray | ImageData | Iterable[Any] | str | Path,
+    data: Tensor | np.ndarray | ImageData | Iterable[Any] | str | Path,
     methods: MethodLike | Iterable[MethodLike] | None = None,
     metrics: MetricLike | Iterable[MetricLike] = "all",
     *,
     labels: Tensor | Iterable[int] | None = None,
     maps: Mapping[str, Tensor | np.ndarray] | None = None,
     target: str | int | Tensor = "predicted",
-    k: int | str = 10,
+    k: int | str | Iterable[int | str] = 10,
     fill: str = "mean",
-    units: str = "pixels",
-    upsample: str = "bilinear",
-    ties: str = "ascending",
-    group: str = "sum",
+    units: Literal["pixels", "patches"] = "pixels",
+    upsample: Literal["bilinear", "nearest"] = "bilinear",
+    ties: Literal["ascending", "descending"] = "ascending",
+    group: Literal["sum", "mean"] = "sum",
     random_draws: int = 3,
     seed: int = 0,
     precision: str = "auto",
+    tolerance: float | None = None,
     batch_size: int | str = "auto",
-    pictures: int = PICTURES,
+    limit: int | None = None,
+    checkpoint: str | Path | None = None,
+    pretrained: bool = True,
+    pictures: int = 1000,
+    device: str = "auto",
     out: str | Path | None = None,
-    advance: Advance | None = None,
+    progress: Report | None = None,
 ) -> Result:
     """Measure how faithful explanations are to the model they explain.
 
@@ -132,15 +179,15 @@ def evaluate(
 
     Args:
         model: a Model, a torch module or a name.
-        images: [B, C, H, W] normalised for the model, a list, a loader, a data set, a folder or
-            "bundled:cifar10".
+        data: images [B, C, H, W] normalised for the model, a list, a loader, a data set, a folder
+            or "bundled:cifar10".
         methods: names, Methods or functions (module, images, target) -> maps; "all" are the
             papers'. The default is "all", or none if `maps` are given.
         metrics: names, Metrics or functions of Responses; "all" are the papers' five.
         labels: [B], for `auc`, target="label" and accuracy.
         maps: maps from anywhere, by name: [B, H, W], or [B, h, w] in the model's patch grid.
         target: whose probability is watched: "predicted", "label", a class or [B].
-        k: SaCo's number of groups, or "auto" to choose it per map.
+        k: SaCo's number of groups, or "auto" to choose it per map; several share most passes.
         fill: what replaces removed units: mean, black, noise, blur, inpaint.
         units: what is ranked and removed: "pixels" or whole "patches".
         upsample: how patch maps become pixel maps: "bilinear" or "nearest".
@@ -149,96 +196,311 @@ def evaluate(
         random_draws: draws of random attribution, averaged per sample; 0 leaves it out.
         seed: of everything random.
         precision: of the perturbed passes: auto, fp64, fp32, tf32, fp16, bf16.
+        tolerance: visit images in random order, and stop when every mean is known to within it.
         batch_size: inputs per model call; "auto" chooses once.
+        limit: use only so many images, spread evenly, of data by name.
+        checkpoint: local weights of a model by name.
+        pretrained: fetch the library's own weights of a model by name.
         pictures: of how many images small pictures and maps are kept for the report's gallery.
-        out: a folder to keep the result in, shard by shard: the same call goes on where an earlier
-            one was stopped.
-        advance: called with the number of passes just made, for a progress bar.
+        device: where a model by name runs; "auto" is a GPU if there is one.
+        out: a folder to keep the run in: the same call resumes it if it was stopped.
+        progress: called with where the run is, for a progress bar.
     """
-    evaluation = prepare(
-        model,
-        images,
-        methods,
-        metrics,
-        labels=labels,
-        maps=maps,
-        target=target,
-        k=k,
-        fill=fill,
-        units=units,
-        upsample=upsample,
-        ties=ties,
-        group=group,
-        random_draws=random_draws,
-        seed=seed,
-        precision=precision,
-        batch_size=batch_size,
-        pictures=pictures,
-    )
-    return evaluation.run(advance, out)
+    asked = dict(locals())
+    asked.pop("progress")
+    return prepare(**asked).run(progress)
 
 
 def roar(
     data: TextData | str | Path,
-    model: Learner | str = "bilstm",
+    model: Any = "bilstm",
     *,
-    measures: str | TokenMethod | Iterable[str | TokenMethod] = "all",
+    measures: str | Method | Iterable[str | Method] = "all",
+    metrics: str | Iterable[Any] = "all",
     seeds: int | Iterable[int] = 5,
     levels: Iterable[int] | None = None,
+    strategy: Literal["relative", "count"] = "relative",
     procedures: str | Iterable[str] = ("roar", "recursive"),
-    strategy: str = "relative",
     epochs: int | None = None,
     batch_size: int | None = None,
     learning_rate: float | None = None,
+    specials: bool = True,
     limit: int | None = None,
     device: str = "auto",
     out: str | Path | None = None,
-    clip: bool = True,
-    specials: bool = True,
     keep_weights: bool = False,
+    keep_every: float = 5.0,
     progress: Report | None = None,
-) -> RoarResult:
+) -> Result:
     """Measure how faithful measures for text are: mask what they point to, retrain, test.
 
     Args:
         data: the texts, or the name of a data set (as `fs.load_text` takes).
-        model: what is trained on them: "bilstm", "hf:ID or folder" or a learner of one's own.
+        model: what is trained on them: "bilstm", "hf:ID or folder" or your own learner.
         measures: names or objects; "all" are the paper's that the model can give. `random` is
             always among them.
+        metrics: of the curves, scored by seed: racu, area, end; "racu(clip=false)" may pass ±1.
         seeds: which seeds, or how many from 0.
         levels: percent of tokens to mask (10, 20, …, 90), or numbers of them (1 to 10).
-        procedures: "roar", "recursive" or both.
         strategy: whether levels are "relative" or a "count" of tokens.
+        procedures: "roar", "recursive" or both.
         epochs: how long a model is trained; by default as long as the paper.
         batch_size: texts per step of a training, if not the paper's.
         learning_rate: of a training, if not the paper's.
-        limit: use only so many texts of each split, where data is a name.
-        device: "auto" is a GPU if there is one.
-        out: a folder to keep every training in: the same call goes on where it was stopped.
-        clip: whether each seed's RACU is kept within -1 and 1, as the paper's program does.
         specials: whether sparsity counts special tokens, as the paper's program does.
+        limit: use only so many texts of each split, of data by name.
+        device: where a model by name is trained; "auto" is a GPU if there is one.
+        out: a folder to keep every training in: the same call resumes the run if it was stopped.
         keep_weights: keep the weights of every model, not only of those that are explained.
+        keep_every: seconds between the states of a training that are kept; 0 keeps every epoch.
         progress: called with where the run is, for a progress bar.
     """
-    request = prepare_roar(
-        data,
-        model,
-        measures=measures,
-        seeds=seeds,
-        levels=levels,
-        procedures=procedures,
-        strategy=strategy,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        limit=limit,
-        device=device,
-        out=out,
-        clip=clip,
-        specials=specials,
-        keep_weights=keep_weights,
+    asked = dict(locals())
+    asked.pop("progress")
+    return prepare_roar(**asked).run(progress)
+
+
+@renamed(images="data")
+def prepare(
+    model: ModelLike,
+    data: Any,
+    methods: MethodLike | Iterable[MethodLike] | None = None,
+    metrics: MetricLike | Iterable[MetricLike] = "all",
+    *,
+    labels: Any = None,
+    maps: Any = None,
+    target: Any = "predicted",
+    **options: Any,
+) -> Prepared:
+    """Check and plan an evaluation; the arguments are those of `fs.evaluate`."""
+    if maps is not None and not isinstance(maps, Mapping):
+        raise FaithscopeError(
+            f"maps must be given by name, maps={{'mine': …}}, got {type(maps).__name__}."
+        )
+    method_names, methods_given = (None, {}) if methods is None else named_objects(methods)
+    metric_names, metrics_given = named_objects(metrics)
+    goal, goal_name = _target(target)
+    model_name, model_given = _named("model", model)
+    data_name, data_given = _named("data", data)
+    request = check_request(
+        Perturb,
+        {
+            "model": model_name,
+            "data": data_name,
+            "methods": method_names,
+            "metrics": metric_names,
+            "target": goal_name,
+            **options,
+        },
     )
-    return request.run(progress)
+    given = Given(
+        model=model_given,
+        data=data_given,
+        methods=methods_given,
+        metrics=metrics_given,
+        labels=labels,
+        maps=maps or {},
+        target=goal,
+    )
+    return prepare_request(request, given)
+
+
+def prepare_roar(
+    data: Any,
+    model: Any = "bilstm",
+    *,
+    measures: Any = "all",
+    metrics: Any = "all",
+    **options: Any,
+) -> Prepared:
+    """Check a request for ROAR and encode its texts; the arguments are those of `fs.roar`."""
+    measure_names, measures_given = named_objects(measures)
+    metric_names, metrics_given = named_objects(metrics)
+    model_name, model_given = _named("model", model)
+    data_name, data_given = _named("data", data)
+    request = check_request(
+        Retrain,
+        {
+            "model": model_name,
+            "data": data_name,
+            "methods": measure_names,
+            "metrics": metric_names,
+            **options,
+        },
+    )
+    given = Given(model=model_given, data=data_given, methods=measures_given, metrics=metrics_given)
+    return prepare_request(request, given)
+
+
+def prepare_request(request: Request, given: Given | None = None) -> Prepared:
+    """Check and plan what is asked for; nothing is computed yet."""
+    probe = probe_of(request.kind)
+    prepared = Prepared(request, probe.prepare(request, given or Given()), probe)
+    return prepared if request.out is None else prepared.at(request.out)
+
+
+@dataclass(eq=False)
+class Prepared:
+    """A request that has been checked and planned: it can say what it will cost, and be run."""
+
+    request: Request
+    planned: Planned
+    probe: Probe
+
+    @property
+    def plan(self) -> Plan:
+        """The request with nothing left open."""
+        return self.planned.plan
+
+    @property
+    def out(self) -> Path | None:
+        """The folder of the run."""
+        return None if self.request.out is None else Path(self.request.out)
+
+    def at(self, out: str | Path) -> Prepared:
+        """The same, kept in a folder; what was left open is as it was chosen there before."""
+        request = self.request.model_copy(update={"out": str(out)})
+        there, planned = read_plan(Path(out)), self.planned
+        if there is not None:
+            planned = self.probe.adopt(planned, there, request)
+        return Prepared(request, planned, self.probe)
+
+    def is_begun(self) -> bool:
+        """Whether this run was begun in its folder; a folder of another run is refused."""
+        return self.out is not None and check_folder(self.out, self.plan)
+
+    def state(self) -> State | None:
+        """What is done of it and what is to do; None of data that can be read only once."""
+        if not isinstance(self.planned.tasks, list):
+            return None
+        if self.out is None:
+            return State({}, tuple(self.planned.tasks))
+        store = Store(self.out, looks_on=True)
+        finished = store.finished()
+        if finished is not None and finished.manifest.plan.content() == self.plan.content():
+            return State(dict.fromkeys(task.id for task in self.planned.tasks), ())  # type: ignore[arg-type]
+        return look(store, self.planned.tasks)
+
+    def forecast(self) -> Forecast:
+        """Measure a small sample of the work, and multiply."""
+        state, tasks = self.state(), self.planned.tasks
+        if state is None or not isinstance(tasks, list):
+            unit, per = self.probe.unit, self.planned.worker.measure()
+            cost = {unit: self.planned.expected}
+            return Forecast(cost, self.planned.expected * per.get(unit, 0.0), 1)
+        return forecast(state, tasks, self.planned.worker)
+
+    def run(self, progress: Report | None = None) -> Result:
+        """Run every task that is not finished yet, and collect them all.
+
+        With a folder, finished tasks are kept there, and the same request that was stopped resumes.
+        """
+        with Store.open(self.out, self.plan) as store:
+            found = store.finished()
+            if found is not None:
+                self._check_finished(found)
+                return as_result(found)
+            rule = self.probe.rule(self.plan)
+            scheduler = Scheduler(
+                self.planned.worker,
+                store,
+                self.probe.unit,
+                rule=rule,
+                keep_every=getattr(self.request, "keep_every", 5.0),
+                report=progress or (lambda _: None),
+            )
+            tasks = self.planned.tasks
+            if isinstance(tasks, list):
+                answers = scheduler.run(tasks)
+            else:
+                answers = scheduler.run_stream(iter(tasks), self.planned.expected)
+            run = self.probe.collect(self.plan, self.planned.worker, answers)
+            return as_result(store.finish(run, keeps_tasks=self.probe.keeps_tasks))
+
+    def _check_finished(self, run: Run) -> None:
+        """A finished run must be the one that was asked for, of the same data."""
+        if run.manifest.plan.content() != self.plan.content():
+            raise FaithscopeError(
+                f"'{self.out}' holds another result than its plan says: choose another folder, or "
+                "remove it."
+            )
+        check_inputs(self.planned.tasks, self.planned.worker, run.manifest.inputs)
+        wanted = getattr(self.request, "pictures", 0)
+        kept = len(run.pictures["sample"].unique())
+        if kept < min(wanted, run.samples.num_rows):
+            warnings.warn(
+                f"The run is finished and has kept pictures of {kept} images: choose another "
+                "folder "
+                "to keep more.",
+                stacklevel=3,
+            )
+
+
+def pack_run(run: str | Path, to: str | Path | None = None, *, states: bool = False) -> Parcel:
+    """Pack a run that was stopped, or is finished, into one archive, to resume elsewhere.
+
+    Args:
+        run: the folder of the run; nobody may be writing to it.
+        to: the archive; by default beside the run, RUN.tar.gz.
+        states: take along how far unfinished trainings are, too (large).
+    """
+    root = Path(run)
+    whole = root if root.name not in ("", "..") else root.resolve()
+    file = whole.with_name(f"{whole.name}.tar.gz") if to is None else Path(to)
+    return parcel.pack_run(root, file, lambda plan: probe_of(plan.kind).tasks(plan), states=states)
+
+
+def unpack_run(parcels: str | Path | Iterable[str | Path], out: str | Path) -> Unpacked:
+    """Unpack archives into a new folder, where the command that made the run resumes it.
+
+    Runs that differ in nothing but seeds become one run of all their seeds.
+    """
+    named = [parcels] if isinstance(parcels, str | Path) else list(parcels)
+
+    def join(plan: Plan, runs: Sequence[Run]) -> Run:
+        return probe_of(plan.kind).join(plan, runs)
+
+    return parcel.unpack_run([Path(file) for file in named], Path(out), join)
+
+
+def compare(
+    first: Result | str | Path,
+    second: Result | str | Path,
+    *,
+    methods: Iterable[str] | None = None,
+    metrics: Iterable[str] | None = None,
+    allow: Iterable[str] = (),
+) -> Comparison:
+    """Compare two runs, given as results or folders, on what both have.
+
+    Runs may differ in one thing: the model, the data or one option. `allow` names options ("fill",
+    "k", "model", "data", …) that may differ besides. `methods` and `metrics` choose some of those
+    that both runs have; p-values are adjusted over what is chosen.
+    """
+    one, other = (
+        load_result(source) if isinstance(source, str | Path) else source
+        for source in (first, second)
+    )
+    return compare_findings(one, other, methods=methods, metrics=metrics, allow=allow)
+
+
+def _named(what: str, value: Any) -> tuple[str, Any]:
+    """A name as it is, or an object and what it is called."""
+    if isinstance(value, str | Path):
+        return str(value), None
+    name = getattr(value, "name", None)
+    return name if isinstance(name, str) and name else type(value).__name__, value
+
+
+def _target(target: Any) -> tuple[Tensor | None, str | int]:
+    """Classes that were given, and what stands for them in a request: their hash."""
+    if isinstance(target, str):
+        return None, target
+    numbers = class_numbers("target", target)
+    if numbers.ndim == 0:
+        return None, int(numbers)
+    digest = hashlib.blake2b(numbers.numpy().tobytes(), digest_size=8)
+    return numbers, f"given:{digest.hexdigest()}"
 
 
 def _explain_target(images: Tensor, target: Tensor | int | None) -> Tensor | None:
@@ -257,6 +519,8 @@ def _explain_target(images: Tensor, target: Tensor | int | None) -> Tensor | Non
 
 def _check_fit(model: Model, images: Tensor, target: Tensor | None) -> None:
     """Say so if it is the images or the target that do not fit the model."""
+    from faithscope.probes.perturb.respond import check_classes
+
     with undisturbed(model.module), torch.no_grad():
         try:
             classes = model.logits(images[:1].to(model.dtype)).shape[1]

@@ -7,7 +7,14 @@ from difflib import get_close_matches
 
 
 class FaithscopeError(ValueError):
-    """Bad input, told in one sentence; the command line prints it and exits with 2."""
+    """Bad input, explained in one sentence; the command line prints it and exits with 2.
+
+    `reason` is what is wrong alone, without the advice what to do.
+    """
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message.rstrip(".")
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> FaithscopeError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import entry_points
 from keyword import iskeyword
 from numbers import Integral, Real
@@ -29,26 +30,46 @@ class Registry(Generic[T]):
     1
     """
 
-    def __init__(self, kind: str, group: str | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        group: str | None = None,
+        *,
+        variants: Mapping[str, Registry[T]] | None = None,
+    ) -> None:
         self.kind = kind
         self.group = group
+        self.variants = dict(variants or {})
+        """The same of other modalities, where a name may have another implementation."""
         self._items: dict[str, T] = {}
+        self._notes: dict[str, tuple[str, str]] = {}
         self._plugins_loaded = False
         self._broken: dict[str, str] = {}
 
-    def register(self, name: str, item: T) -> T:
-        """Add `item` under `name`; a name can be taken only once."""
+    def register(self, name: str, item: T, *, summary: str = "", example: str = "") -> T:
+        """Add `item` under `name`, which can be taken only once; say what it is, for lists."""
         if name in self._items:
-            raise FaithscopeError(f"The {self.kind} '{name}' is registered already: take another.")
+            raise FaithscopeError(
+                f"The {self.kind} '{name}' is already registered: choose another name."
+            )
         self._items[name] = item
+        self._notes[name] = summary, example
         return item
+
+    def note(self, name: str) -> tuple[str, str]:
+        """What an entry is, and an example of it; of another package's nothing is known."""
+        return self._notes.get(name, ("From a plugin.", ""))
+
+    def of(self, modality: str) -> Registry[T]:
+        """The same of a modality: this one, or one of its variants."""
+        return self.variants.get(modality, self)
 
     def __getitem__(self, name: str) -> T:
         self._load_plugins()
         if name in self._broken:
             raise FaithscopeError(
                 f"The {self.kind} '{name}' of another package cannot be loaded "
-                f"({self._broken[name]}): mend or uninstall that package."
+                f"({self._broken[name]}): fix or uninstall that package."
             )
         if name not in self._items:
             raise unknown(self.kind, name, self._items)
@@ -86,6 +107,21 @@ class Registry(Generic[T]):
                 continue
             if point.name not in self._items:
                 self._items[point.name] = loaded
+
+
+_HOMES = {
+    "fill": ("faithscope.perturb.fills", "FILLS"),
+    "method": ("faithscope.methods", "METHODS"),
+    "metric": ("faithscope.metrics", "METRICS"),
+}
+"""Where the registries are that a request looks into, which itself imports nothing heavy."""
+
+
+def registry(kind: str) -> Registry[Any]:
+    """The registry of a kind, with everything that fills it imported."""
+    module, name = _HOMES[kind]
+    found: Registry[Any] = getattr(import_module(module), name)
+    return found
 
 
 _TRUTH = {"true": True, "false": False}
@@ -148,6 +184,19 @@ def _written(value: Any) -> Any:
         value.isascii() and value.isidentifier() and not iskeyword(value) and value not in _TRUTH
     )
     return value if bare else repr(value)
+
+
+def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON can hold them; functions, which it cannot, are left out.
+
+    >>> plain_options({"k": 5, "function": len})
+    {'k': 5}
+    """
+    return {
+        name: value if isinstance(value, bool | int | float | str) or value is None else str(value)
+        for name, value in options.items()
+        if not callable(value)
+    }
 
 
 def split_specs(text: str) -> list[str]:

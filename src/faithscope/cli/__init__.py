@@ -1,6 +1,6 @@
 """The command line, one file per command; what they have in common is in `shared`."""
 
-from faithscope.cli import about, compare, demo, evaluate, explain, report, roar, run, shared
+from faithscope.cli import about, compare, demo, evaluate, explain, pack, report, roar, run, shared
 from faithscope.cli.shared import app, main
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "evaluate",
     "explain",
     "main",
+    "pack",
     "report",
     "roar",
     "run",

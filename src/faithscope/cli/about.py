@@ -21,7 +21,7 @@ def list_(
     ] = "all",
     as_json: Json = False,
 ) -> None:
-    """List methods, metrics, fills, models, data, measures and texts, with their options."""
+    """List methods, metrics, fills, models and data, with options."""
     from faithscope.cli.console import print_json, show_entries, waiting
 
     with waiting("looking"):
@@ -39,7 +39,7 @@ def list_(
 
 @app.command(epilog=examples("faithscope doctor", "faithscope doctor --json"))
 def doctor(as_json: Json = False) -> None:
-    """Check that everything needed is here, and say what to do if not."""
+    """Check the installation, and say how to fix what is wrong."""
     from faithscope.cli.console import print_json, show_check, waiting
     from faithscope.cli.doctor import examine
 

@@ -11,24 +11,28 @@ from faithscope.data import SOURCES as DATA
 from faithscope.data.text_sources import OPTIONS as TEXT_OPTIONS
 from faithscope.data.text_sources import TEXT_SOURCES
 from faithscope.methods import METHODS, Method
-from faithscope.methods.text import TOKEN_METHODS, TokenMethod
-from faithscope.metrics import METRICS, Metric
+from faithscope.metrics import METRICS, BaseMetric
 from faithscope.models import BUNDLE, SOURCES
 from faithscope.perturb import FILLS
 from faithscope.probes.retrain.learners import TEXT_MODELS
-from faithscope.registry import format_spec
+from faithscope.registry import Registry, format_spec
 
 Entry = dict[str, Any]
 
 
 def list_methods() -> list[Entry]:
-    """Every registered method, and the door to captum's."""
+    """Every registered method of images, and the door to captum's."""
     captum = {
         "name": "captum:CLASS",
         "summary": "Any attribution class of captum that needs only a model and a target.",
         "example": "captum:Saliency",
     }
     return [*map(_method, METHODS.values()), captum]
+
+
+def list_measures() -> list[Entry]:
+    """Every registered method of text."""
+    return [*map(_method, METHODS.of("text").values())]
 
 
 def list_metrics() -> list[Entry]:
@@ -45,75 +49,40 @@ def list_models() -> list[Entry]:
     """The models that come with the package, and where others come from."""
     suffix = ".safetensors"
     files = sorted(file.name for file in BUNDLE.iterdir() if file.name.endswith(suffix))
-    entries: list[Entry] = [
-        {"name": f"bundled:{file.removesuffix(suffix)}", "summary": "Comes with faithscope."}
-        for file in files
+    bundled = SOURCES.note("bundled")[0]
+    entries = [
+        {"name": f"bundled:{file.removesuffix(suffix)}", "summary": bundled} for file in files
     ]
-    sources = {
-        "timm": ("Any image classifier of timm.", "timm:vit_base_patch16_224"),
-        "hf": ("Any image classifier on Hugging Face.", "hf:google/vit-base-patch16-224"),
-        "torchvision": ("Any classifier of torchvision.", "torchvision:vit_b_16"),
-        "file": ("Your weights, their card (.json) beside them.", "file:my.safetensors"),
-    }
-    for source in SOURCES:
-        if source in sources:
-            summary, example = sources[source]
-            entries.append({"name": f"{source}:NAME", "summary": summary, "example": example})
-        elif source != "bundled":
-            entries.append({"name": f"{source}:NAME", "summary": "From a plugin."})
-    return entries
+    return [*entries, *(_source(SOURCES, name, "NAME") for name in SOURCES if name != "bundled")]
 
 
 def list_data() -> list[Entry]:
     """Where images come from."""
-    known = {
-        "bundled": ("200 test images of CIFAR-10.", "bundled:cifar10"),
-        "cifar10": ("CIFAR-10 through torchvision.", "cifar10:FOLDER(split=train)"),
-        "cifar100": ("CIFAR-100 through torchvision.", "cifar100:FOLDER"),
-        "imagenet": ("ImageNet: val/ with class folders by WordNet id.", "imagenet:FOLDER"),
-        "hf": ("Hugging Face datasets, of the hub or saved.", "hf:OWNER/NAME(split=test)"),
-        "array": ("Arrays, pixels or normalised.", "array:FILE.npz(images=x, labels=y)"),
-    }
     folder = {"name": "FOLDER", "summary": "Images, labelled by class folders if there are any."}
-    entries = [folder]
-    for source in DATA:
-        summary, example = known.get(source, ("From a plugin.", f"{source}:NAME"))
-        entries.append({"name": f"{source}:…", "summary": summary, "example": example})
-    return entries
-
-
-def list_measures() -> list[Entry]:
-    """Every registered measure for text."""
-    return [*map(_measure, TOKEN_METHODS.values())]
+    return [folder, *(_source(DATA, name, "…") for name in DATA)]
 
 
 def list_texts() -> list[Entry]:
     """Where texts come from."""
-    known = {
-        "babi": ("bAbI: the folder of tasks_1-20_v1-2; tasks 1, 2, 3.", "babi:FOLDER(task=1)"),
-        "sst": ("Stanford Sentiment Treebank: train.txt, dev.txt, test.txt.", "sst:FOLDER"),
-        "imdb": ("IMDB reviews: the folder aclImdb.", "imdb:FOLDER"),
-        "snli": ("Stanford natural language inference: snli_1.0.", "snli:FOLDER"),
-        "mimic": ("MIMIC-III: anemia or diabetes.", "mimic:FOLDER(subset=diabetes)"),
-        "hf": ("Hugging Face datasets, of the hub or saved.", "hf:OWNER/NAME(text=sentence)"),
-        "bundled": ("A small bAbI-1 that comes with faithscope.", "bundled:babi1"),
-    }
-    own = "Your own texts: .csv, .tsv, .jsonl with text, label (and text2), or a folder of them."
-    options = {"options": dict(TEXT_OPTIONS["file"])}
-    entries: list[Entry] = [{"name": "FILE or FOLDER", "summary": own, **options}]
-    for source in TEXT_SOURCES:
-        if source == "file":
-            continue
-        summary, example = known.get(source, ("From a plugin.", f"{source}:NAME"))
-        own_options = {"options": dict(TEXT_OPTIONS.get(source, {}))}
-        entry = {"name": f"{source}:…", "summary": summary, "example": example, **own_options}
-        entries.append(entry)
-    return entries
+    own = {**_source(TEXT_SOURCES, "file", "…"), "name": "FILE or FOLDER"}
+    own.pop("example")
+    others = [_source(TEXT_SOURCES, name, "…") for name in TEXT_SOURCES if name != "file"]
+    options = {name: dict(TEXT_OPTIONS.get(name, {})) for name in ("file", *TEXT_SOURCES)}
+    return [
+        {**own, "options": options["file"]},
+        *({**entry, "options": options[entry["name"].partition(":")[0]]} for entry in others),
+    ]
 
 
 def list_text_models() -> list[Entry]:
     """What ROAR can train."""
     return [{"name": name, "summary": summary} for name, summary in TEXT_MODELS.items()]
+
+
+def _source(registry: Registry[Any], name: str, what: str) -> Entry:
+    summary, example = registry.note(name)
+    entry = {"name": f"{name}:{what}", "summary": summary, "example": example}
+    return entry if example else {**entry, "example": f"{name}:NAME"}
 
 
 CATALOGUES: Mapping[str, Callable[[], list[Entry]]] = {
@@ -179,21 +148,10 @@ def _method(method: Method) -> Entry:
     }
 
 
-def _measure(measure: TokenMethod) -> Entry:
-    return {
-        "name": measure.name,
-        "summary": measure.summary,
-        "needs": sorted(measure.needs),
-        "options": measure.defaults,
-        "choices": {"scaling": ["code", "paper"]} if "scaling" in measure.defaults else {},
-        "in_papers": measure.in_papers,
-        "is_random": measure.is_random,
-    }
-
-
-def _metric(metric: type[Metric]) -> Entry:
+def _metric(metric: type[BaseMetric]) -> Entry:
     return {
         "name": metric.name,
+        "probe": metric.probe,
         "summary": (inspect.getdoc(metric) or "").partition("\n")[0],
         "higher_is_better": metric.higher_is_better,
         "bounds": list(metric.bounds),

@@ -12,7 +12,6 @@ from faithscope.registry import split_specs
 
 if TYPE_CHECKING:
     from faithscope.verdicts.compare import Comparison
-    from faithscope.verdicts.compare_roar import RoarComparison
 
 
 @app.command(
@@ -50,17 +49,16 @@ def compare(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two runs, image by image or seed by seed; fail if the second is worse.
+    """Compare two runs, image by image or seed by seed.
 
-    Two ROAR runs of the same data and levels are compared by RACU and by the mean performance over
-    the levels: METHOD is then a measure or MEASURE/PROCEDURE, METRIC racu or area.
+    In runs of retraining METHOD is a measure or MEASURE/PROCEDURE, METRIC racu, area or end.
     """
     from faithscope.cli.console import print_json, say_files, show_comparison, waiting
 
     for folder in (first, second):
         check_run(folder)
     with waiting("comparing"):
-        from faithscope.verdicts.compare import compare as compare_runs
+        from faithscope.api import compare as compare_runs
         from faithscope.verdicts.conditions import failures, parse_condition
 
         conditions = [parse_condition(text) for text in fail_if or []]
@@ -81,7 +79,8 @@ def compare(
     else:
         show_comparison(found)
     if csv is not None:
-        from faithscope.report.tables import as_csv, write_table
+        from faithscope.report.table import as_csv
+        from faithscope.report.tables import write_table
 
         write_table(csv, as_csv(found.rows))
         say_files({"table": csv}, stderr=as_json)
@@ -91,18 +90,15 @@ def compare(
         raise typer.Exit(1)
 
 
-def as_data(comparison: Comparison | RoarComparison) -> dict[str, Any]:
+def as_data(comparison: Comparison) -> dict[str, Any]:
     """A comparison for a program to read."""
-    from faithscope.verdicts.compare import Comparison
-
-    of_images = isinstance(comparison, Comparison)
     return {
         "headline": comparison.headline(),
         "sentences": comparison.sentences(),
         "differs": comparison.differs,
         "notes": comparison.notes,
-        "samples" if of_images else "seeds": {
-            "shared": comparison.shared,
+        f"{comparison.replicate.word}s": {
+            "shared": len(comparison.replicates),
             "only_first": comparison.only_first,
             "only_second": comparison.only_second,
         },

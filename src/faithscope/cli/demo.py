@@ -11,12 +11,12 @@ from faithscope.cli.explain import draw
 from faithscope.cli.shared import (
     BUNDLED_DATA,
     BUNDLED_MODEL,
-    Seed,
     app,
     examples,
     forecast_of,
     make_folder,
 )
+from faithscope.request import Given, Perturb, check_request
 
 DEMO_METHODS = (
     "integrated_gradients",
@@ -35,9 +35,9 @@ def demo(
         "faithscope-demo"
     ),
     images: Annotated[int, typer.Option(metavar="N", help="How many bundled images to use.")] = 25,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed for all random draws.")] = 0,
 ) -> None:
-    """Measure five explanations of the bundled model in about a minute."""
+    """Evaluate the bundled model in about a minute."""
     from faithscope.cli.console import (
         note,
         run_with_progress,
@@ -49,20 +49,22 @@ def demo(
     )
 
     make_folder(out)
+    asked = {"model": BUNDLED_MODEL, "data": BUNDLED_DATA, "methods": DEMO_METHODS}
+    request = check_request(Perturb, {**asked, "random_draws": DEMO_DRAWS, "seed": seed})
     with waiting(f"loading {BUNDLED_MODEL}"):
+        from faithscope.api import prepare_request
         from faithscope.data import load_data
         from faithscope.models import load_model
-        from faithscope.probes.perturb.evaluation import prepare
 
         model = load_model(BUNDLED_MODEL)
         data = load_data(BUNDLED_DATA, model, limit=images)
-        evaluation = prepare(model, data, DEMO_METHODS, random_draws=DEMO_DRAWS, seed=seed)
-    forecast = forecast_of(evaluation)
+        prepared = prepare_request(request, Given(model=model, data=data))
+    forecast = forecast_of(prepared)
     note(
         f"{len(DEMO_METHODS)} methods, {DEMO_DRAWS} random draws per pixel and per patch, "
-        f"{len(evaluation.job.metrics)} metrics\n{forecast}"
+        f"{len(prepared.plan.metrics)} metrics\n{forecast}"
     )
-    result = run_with_progress(evaluation, forecast)
+    result = run_with_progress(prepared, forecast)
     files = {"tables": result.save(out / "run")}
     show_result(result)
     with waiting("drawing"):

@@ -66,7 +66,7 @@ def _python() -> Iterator[Check]:
 
 
 def _libraries() -> Iterator[Check]:
-    """Compare what is installed with the lower bounds in our own metadata."""
+    """Compare what is installed with the bounds in our metadata."""
     from packaging.requirements import Requirement
 
     try:
@@ -89,9 +89,9 @@ def _library(requirement: Requirement) -> Check:
     try:
         found = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Check(name, "fail", f"missing, needed is {requirement.specifier}", advice)
+        return Check(name, "fail", f"not installed; requires {requirement.specifier}", advice)
     if not requirement.specifier.contains(found, prereleases=True):
-        return Check(name, "fail", f"{found}, needed is {requirement.specifier}", advice)
+        return Check(name, "fail", f"{found} is too old; requires {requirement.specifier}", advice)
     return Check(name, "ok", found)
 
 

@@ -9,26 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faithscope.cli.shared import (
-    BUNDLED_MODEL,
-    Checkpoint,
-    Device,
-    Fill,
-    Json,
-    K,
-    Methods,
-    ModelName,
-    Pretrained,
-    Seed,
-    Units,
-    Upsample,
-    app,
-    examples,
-    make_folder,
-    number_or_word,
-)
+from faithscope.cli.options import takes_request
+from faithscope.cli.shared import BUNDLED_MODEL, Json, app, examples, make_folder
 from faithscope.errors import FaithscopeError
-from faithscope.registry import split_specs
+from faithscope.request import Given, Perturb, check_request
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,10 +21,12 @@ if TYPE_CHECKING:
     from faithscope.result import Result
 
 PICTURES = (".png", ".pdf", ".svg")
-
-
 STORY_DRAWS = 10
 """Draws of random attribution in a story: one draw on one image may be lucky."""
+OPTIONS = (
+    *("model", "methods", "k", "fill", "units", "upsample", "random_draws", "seed"),
+    *("checkpoint", "pretrained", "device"),
+)
 
 
 @app.command(
@@ -49,12 +35,17 @@ STORY_DRAWS = 10
         "faithscope explain cat.jpg --methods rollout,gradient --story --out cat.pdf",
     )
 )
+@takes_request(
+    Perturb,
+    only=OPTIONS,
+    defaults={"model": BUNDLED_MODEL, "methods": ("all",), "random_draws": STORY_DRAWS},
+)
 def explain(
+    context: typer.Context,
     image: Annotated[
         Path, typer.Argument(metavar="IMAGE", help="An image file, or bundled:cifar10:N.")
     ],
-    model: ModelName = BUNDLED_MODEL,
-    methods: Methods = "all",
+    asked: dict[str, Any],
     target: Annotated[
         int | None,
         typer.Option(metavar="INT", help="The class to explain. [default: the predicted one]"),
@@ -75,68 +66,50 @@ def explain(
             "without it alone and cumulatively, SaCo and AOPC, and the range of random draws.",
         ),
     ] = False,
-    checkpoint: Checkpoint = None,
-    pretrained: Pretrained = True,
-    k: K = "10",
-    fill: Fill = "mean",
-    units: Units = "pixels",
-    upsample: Upsample = "bilinear",
-    random_draws: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help=f"Draws of random attribution in a story; 0 leaves it out. "
-            f"[default: {STORY_DRAWS}]",
-        ),
-    ] = None,
-    seed: Seed = 0,
-    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Draw what each method says about one image, with its SaCo, or the whole story of it."""
+    """Draw the maps of one image, each with its SaCo, or its story."""
     from faithscope.cli.console import print_json, run_with_progress, say_files, waiting
 
-    if random_draws is not None and not story:
-        raise FaithscopeError("--random-draws is an option of a story: add --story, or leave it.")
-    draws = STORY_DRAWS if random_draws is None else random_draws
+    typed = context.get_parameter_source("random_draws")
+    if typed is not None and typed.name == "COMMANDLINE" and not story:
+        raise FaithscopeError("--random-draws needs --story: add it, or leave it out.")
     path = out or Path(f"{image.stem.replace(':', '-')}-{'story' if story else 'explained'}.png")
     if path.suffix.lower() not in PICTURES:
-        raise FaithscopeError(f"'{path}' is no picture: name a file .png, .pdf or .svg.")
+        raise FaithscopeError(f"'{path}' is not a picture: name a file .png, .pdf or .svg.")
     make_folder(path.parent)
-    chosen = split_specs(methods)
-    with waiting(f"loading {model}"):
-        from faithscope.models import load_model
-        from faithscope.probes.perturb.evaluation import prepare
+    request = check_request(
+        Perturb,
+        {
+            **asked,
+            "data": str(image),
+            "metrics": ("saco", "aopc") if story else ("saco",),
+            "target": "predicted" if target is None else target,
+            **({} if story else {"random_draws": 0}),
+        },
+    )
+    with waiting(f"loading {request.model}"):
+        from faithscope.api import prepare_request
+        from faithscope.studies import load_named_model, with_model
 
-        loaded = load_model(model, pretrained=pretrained, checkpoint=checkpoint, device=device)
+        loaded = load_named_model(request)
         inputs = _read_input(image, loaded)
-        evaluation = prepare(
-            loaded,
-            inputs,
-            chosen,
-            ("saco", "aopc") if story else "saco",
-            target="predicted" if target is None else target,
-            k=number_or_word(k),
-            fill=fill,
-            units=units,
-            upsample=upsample,
-            random_draws=draws if story else 0,
-            seed=seed,
-        )
-    result = run_with_progress(evaluation)
+        prepared = prepare_request(with_model(request), Given(model=loaded, data=inputs))
+    result = run_with_progress(prepared)
+    methods = list(request.methods or ())
     classes = _named_classes(loaded, inputs, result)
     scores = _story_numbers(result) if story else _sacos(result)
     if as_json:
-        told = ("saco", "aopc") if story else ("saco",)
+        names = ("saco", "aopc") if story else ("saco",)
         print_json(
             {
                 "image": str(image),
                 "model": loaded.name,
                 **classes,
-                **{name: {method: row[name] for method, row in scores.items()} for name in told},
+                **{name: {method: row[name] for method, row in scores.items()} for name in names},
                 "flags": {method: row["flag"] for method, row in scores.items() if row["flag"]},
                 **({"story": scores} if story else {}),
-                "protocol": result.manifest["protocol"],
+                "protocol": result.manifest.protocol,
                 "picture": str(path),
             }
         )
@@ -146,10 +119,10 @@ def explain(
         if story:
             from faithscope.report import draw_story
 
-            maps = _maps(loaded, inputs, chosen, result, [0], units=units)
+            maps = _maps(loaded, inputs, methods, result, [0], units=request.units)
             draw_story(loaded, inputs, maps, result, path)
         else:
-            draw(loaded, inputs, chosen, result, path, [0])
+            draw(loaded, inputs, methods, result, path, [0])
     if not as_json:
         say_files({"picture": path})
 
@@ -237,7 +210,7 @@ def draw(
     from faithscope.report import draw_explanations
 
     samples = result.samples.take(places).to_pylist()
-    protocol = result.manifest["protocol"]
+    protocol = result.manifest.protocol
     maps = _maps(model, images, methods, result, places)
     draw_explanations(
         model,
@@ -257,14 +230,14 @@ def _maps(
     result: Result,
     places: list[int],
     *,
-    units: str = "pixels",
+    units: Any = "pixels",
 ) -> dict[str, Tensor]:
     """The maps that were scored of the images at some places of a result, made again."""
     import torch
 
     from faithscope import api
 
-    protocol = result.manifest["protocol"]
+    protocol = result.manifest.protocol
     maps = api.explain(
         model,
         images[places],

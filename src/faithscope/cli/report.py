@@ -35,12 +35,12 @@ def report(
         typer.Option(metavar="DIR", help="Also write the tables, as Markdown, LaTeX and CSV."),
     ] = None,
 ) -> None:
-    """Write one page that holds everything about a run: open it in a browser, send it around."""
+    """Write an HTML report of a run or a study, in one file."""
     from faithscope.cli.console import say_files, waiting
 
     check_run(run)
     with waiting("reading the run"):
-        from faithscope.studies.runs import load_results
+        from faithscope.studies import load_results
 
         runs = load_results(run)
     page = out or run / "report.html"

@@ -1,4 +1,4 @@
-"""`faithscope run`: a study, every combination of its models, data and fills, or of ROAR."""
+"""`faithscope run`: a study, every combination of its models, data and other axes."""
 
 from __future__ import annotations
 
@@ -7,44 +7,56 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faithscope.cli.shared import Device, Json, Limit, Yes, app, as_data, ask, examples
+from faithscope.cli.options import takes_request
+from faithscope.cli.shared import (
+    SHORTER,
+    DryRun,
+    Json,
+    Yes,
+    app,
+    as_data,
+    ask,
+    carry_out,
+    examples,
+    make_folder,
+)
 from faithscope.errors import FaithscopeError
+from faithscope.request import Perturb
 
 if TYPE_CHECKING:
-    from faithscope.probes.perturb.evaluation import Evaluation
+    from faithscope.api import Prepared
     from faithscope.result import Result
-    from faithscope.studies import Cell
 
 
 @app.command(
     epilog=examples(
         "faithscope run studies/demo.yaml --dry-run",
-        "faithscope run studies/demo.yaml --set fills=[mean,black] --limit 10",
+        "faithscope run studies/demo.yaml --set fill=[mean,black] --limit 10",
     )
 )
+@takes_request(Perturb, only=("limit", "device"))
 def run(
     study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What to measure.")],
+    asked: dict[str, Any],
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where to keep the runs. [default: runs/STUDY here]"),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it will cost, and do nothing.")
-    ] = False,
-    limit: Limit = None,
+    dry_run: DryRun = False,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; repeatable."),
     ] = None,
-    device: Device = "auto",
     as_json: Json = False,
     yes: Yes = False,
 ) -> None:
-    """Run a study: every combination of its models, data, fills …; goes on if it was stopped."""
+    """Run a study: every combination of its models, data and fills.
+
+    Run the same command to resume one that was stopped.
+    """
     from faithscope.cli.console import (
         note,
         print_json,
-        run_with_progress,
         say,
         show_result,
         show_sensitivity,
@@ -52,34 +64,33 @@ def run(
     )
 
     with waiting("reading the study"):
-        from faithscope.probes.perturb.evaluation import Forecast
-        from faithscope.studies.run import forecast_study, run_study
-        from faithscope.studies.study import Study, load_study
+        from faithscope.runs.scheduler import Forecast
+        from faithscope.studies import forecast_study, load_study, run_study
 
-        wanted = load_study(
-            study, {**_changes(changes), **({} if limit is None else {"limit": limit})}
-        )
+        device = asked.pop("device", "auto")
+        wanted = load_study(study, {**_changes(changes), **asked})
     folder = out or Path("runs") / wanted.name
-    if not isinstance(wanted, Study):
-        from faithscope.cli.roar import run_cells
-
-        return run_cells(wanted, folder, device=device, dry_run=dry_run, as_json=as_json, yes=yes)
     with waiting("measuring what it will cost"):
-        costs = forecast_study(wanted, device)
-    for cell, cost in costs:
-        note(f"{cell.label}: {cost}")
-    images, passes = (sum(getattr(c, part) for _, c in costs) for part in ("images", "passes"))
-    total = Forecast(images, 0, passes, sum(cost.seconds for _, cost in costs))
-    say(f"{len(costs)} runs, {passes:,} model passes, about {total.duration}", stderr=as_json)
+        costs = forecast_study(wanted, folder, device)
+    for label, cost in costs.items():
+        note(f"{label}: {cost}")
+    total = Forecast(
+        _summed([cost.cost for cost in costs.values()]),
+        *(sum(getattr(cost, part) for cost in costs.values()) for part in PARTS),
+    )
+    say(f"{len(costs)} run{'s' * (len(costs) != 1)}, {total}", stderr=as_json)
     if dry_run:
         if as_json:
-            print_json({cell.label: vars(cost) for cell, cost in costs})
+            print_json({label: vars(cost) for label, cost in costs.items()})
         return
-    ask(total, yes)
+    if not total.finished:
+        kind = next(iter(wanted.cells.values())).kind
+        ask(total, yes, SHORTER[kind])
+    make_folder(folder)
 
-    def run_cell(cell: Cell, evaluation: Evaluation, where: Path) -> Result:
-        note(f"\n{cell.label}")
-        result = run_with_progress(evaluation, None, where)
+    def run_cell(label: str, prepared: Prepared) -> Result:
+        note(f"\n{label}")
+        result = carry_out(prepared, silent=True)
         if not as_json:
             show_result(result)
         return result
@@ -91,14 +102,25 @@ def run(
         print_json({"cells": cells, "sensitivity": moved})
     elif moved:
         show_sensitivity(moved)
-    say(f"\nkept in {folder}", stderr=as_json)
+    say(f"\nkept in {folder}; faithscope report {folder} makes a page of it", stderr=as_json)
+
+
+PARTS = ("seconds", "tasks", "finished", "again")
+
+
+def _summed(costs: list[Any]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for cost in costs:
+        for unit, amount in cost.items():
+            total[unit] = total.get(unit, 0.0) + amount
+    return total
 
 
 def _changes(texts: list[str] | None) -> dict[str, Any]:
     """Read KEY=VALUE, the value as YAML."""
     import yaml
 
-    from faithscope.studies.study import read_yaml
+    from faithscope.studies import read_yaml
 
     changes = {}
     for text in texts or []:

@@ -1,7 +1,7 @@
-"""The application: how errors are told, the options that commands share, small helpers.
+"""The application: how errors are shown, the options that commands share, small helpers.
 
-Only typer is imported in this package. What is heavy is imported inside a command, so that help
-answers at once.
+Only typer and the request are imported in this package. What is heavy is imported inside a
+command, so that help answers at once.
 """
 
 from __future__ import annotations
@@ -18,18 +18,26 @@ from faithscope.errors import FaithscopeError, unknown
 from faithscope.version import __version__
 
 if TYPE_CHECKING:
-    from faithscope.probes.perturb.evaluation import Evaluation, Forecast
-    from faithscope.probes.retrain.roar import Forecast as RoarForecast
+    from faithscope.api import Prepared
     from faithscope.result import Result
+    from faithscope.runs.scheduler import Forecast
 
 BUNDLED_MODEL, BUNDLED_DATA = "bundled:cifar10_vit", "bundled:cifar10"
-ORDER = ("demo", "evaluate", "run", "explain", "roar", "report", "compare", "list", "doctor")
+ORDER = (
+    *("demo", "evaluate", "run", "explain", "roar", "report", "compare"),
+    *("pack", "unpack", "list", "doctor"),
+)
 LONG_SECONDS = 15 * 60
 """Work that takes longer asks first, where there is somebody to ask."""
+SHORTER = {
+    "perturb": "--limit N or fewer --methods",
+    "retrain": "fewer --seeds, --levels, --measures or --epochs",
+}
+"""What makes a run shorter."""
 
 
 class Commands(TyperGroup):
-    """The commands, with their errors told in one line instead of a traceback."""
+    """The commands, with their errors shown in one line instead of a traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The commands in the order in which one meets them."""
@@ -50,7 +58,7 @@ class Commands(TyperGroup):
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
-            typer.echo("interrupted: what was not finished is not saved", err=True)
+            typer.echo("interrupted: nothing had been begun", err=True)
             raise typer.Exit(130) from None
 
 
@@ -80,36 +88,11 @@ def main() -> None:
     app(prog_name="faithscope")
 
 
-ModelName = Annotated[
-    str, typer.Option("--model", metavar="NAME", help="timm:…, hf:…, torchvision:… or bundled:…")
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON to stdout, everything else to stderr.")
 ]
-Methods = Annotated[
-    str,
-    typer.Option(
-        metavar="A,B(OPTION=1),…", help="Methods; 'all' are the papers', 'registered' every one."
-    ),
-]
-Checkpoint = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Weights: safetensors or a torch state dict.")
-]
-Pretrained = Annotated[
-    bool, typer.Option("--pretrained/--no-pretrained", help="Fetch the library's own weights.")
-]
-K = Annotated[str, typer.Option("--k", metavar="N|auto", help="SaCo's number of groups.")]
-Fill = Annotated[
-    str, typer.Option(metavar="NAME", help="What replaces removed units; see `list fills`.")
-]
-Units = Annotated[str, typer.Option(metavar="pixels|patches", help="What is ranked and removed.")]
-Upsample = Annotated[
-    str, typer.Option(metavar="bilinear|nearest", help="How patch maps become pixel maps.")
-]
-Seed = Annotated[int, typer.Option(help="Of everything random.")]
-Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, all else to stderr.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before long work.")]
-Limit = Annotated[
-    int | None, typer.Option(metavar="N", help="Use N images, spread evenly over the data.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it will cost, and do nothing.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -128,23 +111,62 @@ def faithscope(
     """Does this explanation tell the truth about this model?"""
 
 
-def forecast_of(evaluation: Evaluation) -> Forecast:
-    """What an evaluation will cost, measured."""
+def forecast_of(prepared: Prepared) -> Forecast:
+    """What a run will cost, measured."""
     from faithscope.cli.console import waiting
 
     with waiting("measuring what it will cost"):
-        return evaluation.forecast()
+        return prepared.forecast()
 
 
-def ask(
-    forecast: Forecast | RoarForecast, yes: bool, shorter: str = "--limit N or fewer --methods"
-) -> None:
+def carry_out(prepared: Prepared, *, yes: bool = True, silent: bool = False) -> Result:
+    """Run with progress, after saying what it costs; Ctrl-C says what is kept."""
+    from faithscope.cli.console import note, run_with_progress
+
+    begun, forecast = prepared.is_begun(), None
+    if not silent:
+        forecast = forecast_of(prepared)
+        note(str(forecast))
+        if begun:
+            note(f"resuming the run in {prepared.out}")
+        else:
+            ask(forecast, yes, SHORTER[prepared.request.kind])
+    try:
+        return run_with_progress(prepared, forecast)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted: {_kept(prepared)}", err=True)
+        raise typer.Exit(130) from None
+
+
+def _kept(prepared: Prepared) -> str:
+    """What a run that was stopped leaves behind, in words."""
+    if prepared.out is None:
+        return "nothing is kept without --out"
+    tasks = len(list(prepared.out.glob("tasks/*.json")))
+    states = any(prepared.out.glob("states/*"))
+    if not tasks and not states:
+        return "nothing had been begun"
+    some = f"{tasks:,} finished task{'s' * (tasks != 1)}"
+    more = " and the last epochs of unfinished ones" if states else ""
+    return f"{some}{more} are kept in {prepared.out}; run the same command to resume"
+
+
+def ask(forecast: Forecast, yes: bool, shorter: str) -> None:
     """Ask before long work, where there is somebody to ask."""
     if yes or forecast.seconds < LONG_SECONDS or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    if not typer.confirm("Go on?", default=True, err=True):
+    if not typer.confirm("Continue?", default=True, err=True):
         typer.echo(f"stopped before any work; {shorter} make it shorter", err=True)
         raise typer.Exit(1)
+
+
+def only_with(context: typer.Context, mode: str, allowed: tuple[str, ...]) -> None:
+    """Refuse options that have no effect beside `mode`."""
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            raise FaithscopeError(f"{parameter.opts[0]} has no effect with {mode}: leave it out.")
 
 
 def check_run(folder: Path) -> None:
@@ -154,7 +176,7 @@ def check_run(folder: Path) -> None:
     except OSError:  # a name too long to be one
         there = False
     if not there:
-        raise FaithscopeError(f"There is no folder '{folder}': give that of a run.")
+        raise FaithscopeError(f"There is no folder '{folder}': give the folder of a run.")
 
 
 def make_folder(folder: Path) -> None:
@@ -163,25 +185,20 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FaithscopeError(
-            f"The folder '{folder}' cannot be made ({error.strerror}): give another."
+            f"The folder '{folder}' cannot be made ({error.strerror}): choose another."
         ) from None
     if not os.access(folder, os.W_OK):
-        raise FaithscopeError(f"The folder '{folder}' cannot be written to: give another.")
-
-
-def number_or_word(text: str) -> int | str:
-    """Read a whole number where there is one; what else is allowed is checked by who uses it."""
-    try:
-        return int(text)
-    except ValueError:
-        return text
+        raise FaithscopeError(f"The folder '{folder}' cannot be written to: choose another.")
 
 
 def as_data(result: Result) -> dict[str, Any]:
     """A result for a program to read."""
+    curves = {"curves": result.curves().to_pylist()} if result.procedures else {}
     return {
         "headline": result.headline(),
         "verdicts": result.verdicts(),
+        "warnings": result.warnings(),
         "summary": result.summary().to_pylist(),
-        "manifest": result.manifest,
+        **curves,
+        "manifest": result.manifest.content(),
     }

@@ -3,6 +3,7 @@
 from faithscope.data.images import (
     Batch,
     ImageData,
+    IndexedImages,
     LazyImages,
     LoaderImages,
     Skipped,
@@ -20,6 +21,7 @@ __all__ = [
     "SOURCES",
     "Batch",
     "ImageData",
+    "IndexedImages",
     "LazyImages",
     "LoaderImages",
     "Skipped",

@@ -1,9 +1,9 @@
 """Images to explain: tensors and arrays, folders, loaders, the bundled sample.
 
-Where they come from by name is told in `sources`.
+`sources` has where they come from by name.
 
 A data set yields batches of one shape. An image that cannot be used costs that image: it is left
-out, named and counted, and the run goes on.
+out, named and counted, and the run continues.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Batch:
 
 
 class ImageData(Protocol):
-    """What the engine asks of a data set."""
+    """A data set: what is asked of one that can only be read from its beginning to its end."""
 
     @property
     def name(self) -> str:
@@ -82,7 +82,7 @@ class ImageData(Protocol):
         ...
 
     def __len__(self) -> int:
-        """How many images there are, the unusable ones included."""
+        """How many images there are, the unusable ones included; 0 if nobody knows."""
         ...
 
     def batches(self, size: int) -> Iterator[Batch]:
@@ -90,8 +90,30 @@ class ImageData(Protocol):
         ...
 
 
+class IndexedImages:
+    """The base of data sets whose images can be read in any order, by position."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def parts(self, size: int) -> list[list[int]]:
+        """All positions in the order they are used, at most `size` together."""
+        return [
+            list(range(start, min(start + size, len(self)))) for start in range(0, len(self), size)
+        ]
+
+    def read_batches(self, positions: Sequence[int]) -> list[Batch]:
+        """The images at some positions, those of one shape together."""
+        raise NotImplementedError
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Batches of at most `size` images of one shape."""
+        for positions in self.parts(size):
+            yield from self.read_batches(positions)
+
+
 @dataclass(frozen=True, eq=False)
-class TensorImages:
+class TensorImages(IndexedImages):
     """Images in memory, normalised for the model: one tensor, or a list of several shapes."""
 
     images: Tensor | Sequence[Tensor]
@@ -102,14 +124,23 @@ class TensorImages:
     def __len__(self) -> int:
         return len(self.images)
 
-    def batches(self, size: int) -> Iterator[Batch]:
-        """Images of one shape together, in order; those with NaN or infinity left out."""
+    def parts(self, size: int) -> list[list[int]]:
+        """Positions of images of one shape together, in order."""
         shapes: dict[tuple[int, ...], list[int]] = {}
         for position, image in enumerate(self.images):
             shapes.setdefault(tuple(image.shape), []).append(position)
-        for positions in shapes.values():
-            for start in range(0, len(positions), size):
-                yield self._batch(positions[start : start + size])
+        return [
+            positions[start : start + size]
+            for positions in shapes.values()
+            for start in range(0, len(positions), size)
+        ]
+
+    def read_batches(self, positions: Sequence[int]) -> list[Batch]:
+        """Images of one shape together; those with NaN or infinity left out."""
+        shapes: dict[tuple[int, ...], list[int]] = {}
+        for position in positions:
+            shapes.setdefault(tuple(self.images[position].shape), []).append(position)
+        return [self._batch(alike) for alike in shapes.values()]
 
     def _batch(self, positions: list[int]) -> Batch:
         images = torch.stack([self.images[position].detach() for position in positions])
@@ -134,7 +165,7 @@ class TensorImages:
 
 
 @dataclass(frozen=True, eq=False)
-class LazyImages:
+class LazyImages(IndexedImages):
     """Images of a data set on disk, read and preprocessed for the model as they are needed.
 
     `read` takes a position and gives a picture, or a tensor [C, H, W] that is normalised already;
@@ -151,12 +182,8 @@ class LazyImages:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def batches(self, size: int) -> Iterator[Batch]:
-        """Images in order; one that cannot be read is left out and named."""
-        for start in range(0, len(self), size):
-            yield from self._batches(range(start, min(start + size, len(self))))
-
-    def _batches(self, positions: Iterable[int]) -> Iterator[Batch]:
+    def read_batches(self, positions: Sequence[int]) -> list[Batch]:
+        """Images of one shape together; one that cannot be read is left out and named."""
         by_shape: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}
         skipped = []
         for position in positions:
@@ -165,6 +192,7 @@ class LazyImages:
                 skipped.append(image)
                 continue
             by_shape.setdefault(tuple(image.shape), []).append((position, image))
+        batches = []
         for items in by_shape.values() or [[]]:
             places = [position for position, _ in items]
             samples = tuple(self.samples[position] for position in places)
@@ -176,8 +204,9 @@ class LazyImages:
             )
             digests = image_digests(images)
             names = (samples, samples if self.named else digests, digests)
-            yield Batch(images, labels, *names, tuple(places), tuple(skipped))
+            batches.append(Batch(images, labels, *names, tuple(places), tuple(skipped)))
             skipped = []
+        return batches
 
     def _image(self, position: int) -> Tensor | Skipped:
         try:
@@ -194,7 +223,7 @@ class LazyImages:
 
 
 @dataclass(frozen=True, eq=False)
-class ShuffledImages:
+class ShuffledImages(IndexedImages):
     """Another data set in random order, by seed."""
 
     data: LazyImages | TensorImages
@@ -208,15 +237,14 @@ class ShuffledImages:
     def __len__(self) -> int:
         return len(self.data)
 
-    def batches(self, size: int) -> Iterator[Batch]:
-        """Images in random order."""
+    def parts(self, size: int) -> list[list[int]]:
+        """Positions in random order."""
         order = np.random.default_rng(self.seed).permutation(len(self)).tolist()
-        for start in range(0, len(self), size):
-            part = order[start : start + size]
-            if isinstance(self.data, LazyImages):
-                yield from self.data._batches(part)
-            else:
-                yield self.data._batch(part)
+        return [order[start : start + size] for start in range(0, len(self), size)]
+
+    def read_batches(self, positions: Sequence[int]) -> list[Batch]:
+        """The images at some positions."""
+        return self.data.read_batches(positions)
 
 
 def in_random_order(data: ImageData, seed: int) -> ImageData:

@@ -150,7 +150,7 @@ def _complete_rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[Stay, M
             yield (int(float(row["SUBJECT_ID"])), int(float(row["HADM_ID"]))), row
         except ValueError:
             raise FaithscopeError(
-                f"Row {place} of '{file}' has a SUBJECT_ID or HADM_ID that is no number: check "
+                f"Row {place} of '{file}' has a SUBJECT_ID or HADM_ID that is not a number: check "
                 "that it is the official file."
             ) from None
 
@@ -200,8 +200,8 @@ def _diabetes(folder: Path) -> Callable[[Sequence[Summary]], Cut]:
         ]
         if not all(parts):
             raise FaithscopeError(
-                f"A list of stays (*_50_hadm_ids.csv) in '{folder}' names none of MIMIC's: get "
-                "the lists again."
+                f"A list of stays (*_50_hadm_ids.csv) in '{folder}' names none of MIMIC's: "
+                "download the lists again."
             )
         return parts[0], parts[1], parts[2]
 
@@ -214,7 +214,7 @@ def _stay_numbers(file: Path) -> set[int]:
             return {int(float(line.partition(",")[0])) for line in stream if line.strip()}
         except ValueError:
             raise FaithscopeError(
-                f"'{file}' is not a list of HADM_IDs, one a line: get it again."
+                f"'{file}' is not a list of HADM_IDs, one a line: download it again."
             ) from None
 
 

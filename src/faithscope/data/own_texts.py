@@ -234,7 +234,7 @@ def _text_of(table: Table, place: int, column: str, row: Row) -> str | None:
     if value is not None and not isinstance(value, str):
         raise FaithscopeError(
             f"The column '{column}' of '{table.source}' holds {value!r} in row {place}, which is "
-            "no text: name another column."
+            "not text: name another column."
         )
     if value and _is_broken(value):
         raise _broken(table, place, column)
@@ -274,7 +274,7 @@ def _is_broken(text: str) -> bool:
 def _broken(table: Table, place: int, column: str) -> FaithscopeError:
     return FaithscopeError(
         f"The column '{column}' of '{table.source}' holds half a character (a lone surrogate, "
-        f"\\ud800 to \\udfff) in row {place}: mend or remove that row."
+        f"\\ud800 to \\udfff) in row {place}: fix or remove that row."
     )
 
 

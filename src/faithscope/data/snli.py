@@ -56,7 +56,7 @@ def read_pairs(folder: Path, split: str) -> list[tuple[str, str, str]]:
         if len({len(column) for column in columns}) > 1:
             raise FaithscopeError(
                 f"The files s1.{split}, s2.{split} and labels.{split} of '{folder}' differ in "
-                "length: get them again."
+                "length: download them again."
             )
         pairs = list(zip(*columns, strict=True))
     else:

@@ -379,7 +379,7 @@ def _image_column(library: Any, rows: Any, column: str) -> Any:
         return rows.cast_column(column, library.Image(decode=False))
     stored = kind.get("bytes") if isinstance(kind, Mapping) else kind
     if getattr(stored, "dtype", None) not in ("binary", "large_binary"):
-        raise FaithscopeError(f"The column '{column}' holds no images: give another, image=….")
+        raise FaithscopeError(f"The column '{column}' holds no images: name another, image=….")
     return rows
 
 
@@ -394,7 +394,7 @@ def _label_column(rows: Any, column: str, model: Model) -> tuple[int, ...] | Non
     kind = rows.features[choose("column", column, rows.column_names)]
     if not re.fullmatch(r"u?int\d+|(large_)?string", str(getattr(kind, "dtype", ""))):
         raise FaithscopeError(
-            f"The column '{column}' holds neither class numbers nor names: give another, label=…, "
+            f"The column '{column}' holds neither class numbers nor names: name another, label=…, "
             "or label=none."
         )
     values = list(rows.select_columns([column]).with_format(None)[column])
@@ -522,9 +522,22 @@ def _first_line(error: Exception) -> str:
     return lines[0].rstrip(".:")[:200]
 
 
-SOURCES.register("array", _array)
-SOURCES.register("bundled", _bundled)
-SOURCES.register("cifar10", _cifar10)
-SOURCES.register("cifar100", _cifar100)
-SOURCES.register("hf", _hugging_face)
-SOURCES.register("imagenet", _imagenet)
+for _name, _source, _summary, _example in (
+    ("array", _array, "Arrays, pixels or normalised.", "array:FILE.npz(images=x, labels=y)"),
+    ("bundled", _bundled, "200 test images of CIFAR-10.", "bundled:cifar10"),
+    ("cifar10", _cifar10, "CIFAR-10 through torchvision.", "cifar10:FOLDER(split=train)"),
+    ("cifar100", _cifar100, "CIFAR-100 through torchvision.", "cifar100:FOLDER"),
+    (
+        "hf",
+        _hugging_face,
+        "Hugging Face datasets, of the hub or saved.",
+        "hf:OWNER/NAME(split=test)",
+    ),
+    (
+        "imagenet",
+        _imagenet,
+        "ImageNet: val/ with class folders by WordNet id.",
+        "imagenet:FOLDER",
+    ),
+):
+    SOURCES.register(_name, _source, summary=_summary, example=_example)

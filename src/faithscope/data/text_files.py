@@ -38,7 +38,7 @@ def kind_of(file: Path) -> str:
 def open_text(
     file: Path, *, newline: str | None = None, errors: str = "strict"
 ) -> Iterator[TextIO]:
-    """Open a file of UTF-8 text, unpacked on the way; what goes wrong is told in one sentence."""
+    """Open a file of UTF-8 text, unpacked on the way; errors are one sentence."""
     opener = OPENERS.get(file.suffix.lower(), open)
     try:
         with opener(file, "rt", encoding="utf-8-sig", newline=newline, errors=errors) as stream:
@@ -116,7 +116,7 @@ def read_csv(file: Path, *, separator: str = ",") -> Iterator[dict[str, str]]:
                     yield dict(zip(names, row, strict=True))
         except csv.Error as error:
             raise FaithscopeError(
-                f"Line {reader.line_num} of '{file}' is not CSV ({error}): mend its quotes."
+                f"Line {reader.line_num} of '{file}' is not CSV ({error}): fix its quotes."
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""Where texts come from by name: bAbI, SST, IMDB, SNLI, MIMIC, Hugging Face, one's own files.
+"""Where texts come from by name: bAbI, SST, IMDB, SNLI, MIMIC, Hugging Face, your own files.
 
 A source is a function ``(name, options) -> TextData``; other packages add theirs through the entry
 points "faithscope.text".
@@ -62,7 +62,7 @@ def load_text(name: str | Path, *, limit: int | None = None) -> TextData:
         name: ``babi:FOLDER(task=1)`` (also train=FILE), ``sst:FOLDER``, ``imdb:FOLDER``,
             ``snli:FOLDER``, ``mimic:FOLDER(subset=anemia)`` or diabetes: the official files, cut
             and worded as in the paper; ``bundled:babi1``, a small bAbI that comes along;
-            ``hf:ID or folder`` (options text, auxiliary, label, config); the path of one's own
+            ``hf:ID or folder`` (options text, auxiliary, label, config); the path of your own
             .csv, .tsv or .jsonl file or of a folder with train, validation and test files
             (options text, auxiliary, label, split name the columns). Everywhere: vectors=FILE,
             pretrained word vectors (fastText's .vec, GloVe's .txt, wink's .json), and min_df=N,
@@ -80,7 +80,7 @@ def load_text(name: str | Path, *, limit: int | None = None) -> TextData:
 
 
 def _read_name(name: str | Path) -> tuple[str, str, dict[str, Any]]:
-    """The source, what it is asked for, and its options; a plain path is one's own file."""
+    """The source, what it is asked for, and its options; a plain path is your own file."""
     kind, colon, rest = str(name).partition(":")
     sourced = isinstance(name, str) and colon and re.fullmatch(r"[\w-]{2,}", kind)
     if sourced and (kind in TEXT_SOURCES or not Path(name).expanduser().exists()):
@@ -210,17 +210,37 @@ def _class_named(row: Mapping[str, Any], label: str, classes: list[str] | None) 
     return {**row, label: classes[number] if 0 <= number < len(classes) else None}
 
 
-for _name, _source in {
-    "babi": load_babi,
-    "sst": load_sst,
-    "imdb": load_imdb,
-    "snli": load_snli,
-    "mimic": load_mimic,
-    "hf": _hugging_face,
-    "file": _own_files,
-    "bundled": _bundled,
-}.items():
-    TEXT_SOURCES.register(_name, _source)
+for _name, _source, _summary, _example in (
+    (
+        "babi",
+        load_babi,
+        "bAbI: the folder of tasks_1-20_v1-2; tasks 1, 2, 3.",
+        "babi:FOLDER(task=1)",
+    ),
+    (
+        "sst",
+        load_sst,
+        "Stanford Sentiment Treebank: train.txt, dev.txt, test.txt.",
+        "sst:FOLDER",
+    ),
+    ("imdb", load_imdb, "IMDB reviews: the folder aclImdb.", "imdb:FOLDER"),
+    ("snli", load_snli, "Stanford natural language inference: snli_1.0.", "snli:FOLDER"),
+    ("mimic", load_mimic, "MIMIC-III: anemia or diabetes.", "mimic:FOLDER(subset=diabetes)"),
+    (
+        "hf",
+        _hugging_face,
+        "Hugging Face datasets, of the hub or saved.",
+        "hf:OWNER/NAME(text=sentence)",
+    ),
+    (
+        "file",
+        _own_files,
+        "Your own texts: .csv, .tsv, .jsonl with text, label (and text2), or a folder of them.",
+        "FILE",
+    ),
+    ("bundled", _bundled, "A small bAbI-1 that comes with faithscope.", "bundled:babi1"),
+):
+    TEXT_SOURCES.register(_name, _source, summary=_summary, example=_example)
 
 
 # What a data set is like
@@ -231,7 +251,7 @@ def describe(data: TextData, tokens: TokenData) -> dict[str, Any]:
 
     The mean length is of the encoded main texts of all splits, special tokens included; the
     majority is the most frequent class of the training split, with what answering it for every
-    test text would score. `vectors` tells how many words of the vocabulary have a pretrained vector
+    test text would score. `vectors` says how many words of the vocabulary have a pretrained vector
     and of how many numbers, None without any.
     """
     lengths = np.concatenate([split.lengths.numpy() for _, split in tokens.splits])

@@ -61,7 +61,7 @@ def _vector(file: Path, line: int, numbers: list[str]) -> np.ndarray:
         return np.array(numbers, dtype=np.float32)
     except ValueError:
         raise FaithscopeError(
-            f"Line {line} of '{file}' is not a word and its numbers: get the file again."
+            f"Line {line} of '{file}' is not a word and its numbers: download the file again."
         ) from None
 
 

@@ -25,7 +25,7 @@ def need_library(name: str, *, purpose: str, extra: str) -> Any:
 
 
 def plain_words(text: str) -> tuple[str, ...]:
-    """Lower-case words and single signs, for texts of one's own; needs no library.
+    """Lower-case words and single signs, for your own texts; needs no library.
 
     >>> plain_words("It's 5 o'clock, isn't it?")
     ("it's", '5', "o'clock", ',', "isn't", 'it', '?')

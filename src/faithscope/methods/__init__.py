@@ -13,7 +13,7 @@ from faithscope.methods.method import (
 )
 
 # Importing a file registers its methods; the order here is the order in tables.
-from faithscope.methods import gradient, attention, lrp, conservative, random  # noqa: F401  # isort: skip
+from faithscope.methods import gradient, attention, lrp, conservative, random, text  # noqa: F401  # isort: skip
 
 __all__ = [
     "METHODS",

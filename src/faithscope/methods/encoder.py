@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from faithscope.data.text import Tokens
-from faithscope.methods.text import TokenEvidence, TokenMethod
+from faithscope.methods import Method
+from faithscope.methods.text import TokenEvidence, path_of
 from faithscope.models import undisturbed
 from faithscope.models.text_classifier import TextClassifier, within
 
@@ -41,9 +42,9 @@ def encoder_evidence(
     )
 
 
-def explain_tokens(model: TextClassifier, tokens: Tokens, measure: TokenMethod) -> Tensor:
+def explain_tokens(model: TextClassifier, tokens: Tokens, measure: Method) -> Tensor:
     """Scores [N, T] of a split by a measure that reads the model, float32 on the CPU."""
-    path = measure.path() if "path_gradient" in measure.needs else ()
+    path = path_of(measure) if "path_gradient" in measure.needs else ()
     scores = torch.zeros(tokens.ids.shape)
     for index, ids in model.by_length(tokens.ids):
         lengths, labels = (part[index].to(ids.device) for part in (tokens.lengths, tokens.labels))

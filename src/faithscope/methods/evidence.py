@@ -29,6 +29,14 @@ NEEDS = {
 }
 """What a method may declare that it reads."""
 
+TOKEN_NEEDS = {
+    "attention": "the attention weight of every token",
+    "gradient": "d logit_gold / d word embedding",
+    "path_gradient": "its mean over inputs scaled from 0 to 1",
+    "statistics": "the words and labels of the training split",
+}
+"""What a method for text may declare that it reads."""
+
 
 _NEED_OF = {
     "input_gradient": "gradient",

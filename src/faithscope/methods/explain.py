@@ -150,6 +150,7 @@ def _checked_shape(maps: Tensor, evidence: Evidence, method: Method) -> Tensor:
     if list(maps.shape) not in allowed:
         shapes = " or ".join(map(str, allowed))
         raise FaithscopeError(
-            f"The method '{method.label}' gave maps of shape {list(maps.shape)}; needed: {shapes}."
+            f"The method '{method.label}' returned maps of shape {list(maps.shape)}; expected "
+            f"{shapes}."
         )
     return maps

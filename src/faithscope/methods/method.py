@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError, choose
-from faithscope.methods.evidence import NEEDS, Evidence
+from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
 from faithscope.models import Model
 from faithscope.registry import Registry, as_list, check_options, format_spec, parse_spec
 
-GRANULARITIES = ("pixel", "patch", "any")
+GRANULARITIES = ("pixel", "patch", "token", "any")
+MODALITIES = ("image", "text")
 PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32}
 """What relevance may be computed in; less than fp64 is flagged, its rules are ill-conditioned."""
 
@@ -27,15 +28,20 @@ Needs = Iterable[str] | Callable[..., Iterable[str]]
 Granularity = str | Callable[..., str]
 """A trait, or a function of the options that gives it."""
 
-METHODS: Registry[Method] = Registry("method", group="faithscope.methods")
+MEASURES: Registry[Method] = Registry("measure", group="faithscope.measures")
+METHODS: Registry[Method] = Registry(
+    "method", group="faithscope.methods", variants={"text": MEASURES}
+)
+"""Methods by name: of images and, among its variants, of text. Some names are in both."""
 
 
 @dataclass(frozen=True)
 class Method:
     """An explanation method and its traits.
 
-    `function` maps Evidence to maps [B, H, W] (granularity "pixel") or [B, h, w] ("patch"); with
-    `by_layer` it is instead a step (row [B, N], Layer) -> row over the blocks, last first.
+    `function` maps Evidence to maps [B, H, W] (granularity "pixel") or [B, h, w] ("patch"), or
+    TokenEvidence to scores [B, T] ("token"); with `by_layer` it is instead a step (row [B, N],
+    Layer) -> row over the blocks, last first.
     """
 
     name: str
@@ -45,6 +51,7 @@ class Method:
     by_layer: bool = False
     is_random: bool = False
     in_papers: bool = False
+    modality: str = "image"
     summary: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     traits: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda options: {}
@@ -94,6 +101,17 @@ class Method:
             return torch.promote_types(model.dtype, torch.float32)
         return PRECISIONS[self.options.get("precision", "fp64")]
 
+    @property
+    def reads_model(self) -> bool:
+        """Whether its scores change with the weights of the model."""
+        if self.modality == "text" and self.needs <= {"statistics"}:
+            return False
+        return not self.is_random
+
+    def __call__(self, evidence: Any) -> Tensor:
+        """The maps of a batch."""
+        return self.function(evidence, **self.arguments)
+
     def check(self, model: Model, images: Tensor) -> None:
         """Refuse a model, and images [..., H, W], that lack what the method needs to see."""
         by = f"The method '{self.label}'"
@@ -108,7 +126,10 @@ class Method:
     def with_options(self, **options: Any) -> Method:
         """The same method with these options; one that it does not have is refused."""
         valid = self.defaults
-        check_options("method", self.name, options, valid)
+        check_options(METHODS.of(self.modality).kind, self.name, options, valid)
+        if options.get("steps", 1) < 1:
+            kind = METHODS.of(self.modality).kind
+            raise FaithscopeError(f"The option 'steps' of {kind} '{self.name}' must be at least 1.")
         for option, choices in self.choices.items():
             if option in options:
                 choose(f"value of {self.name}'s {option}", options[option], choices)
@@ -123,16 +144,20 @@ F = TypeVar("F", bound=Callable[..., Tensor])
 def register_method(
     name: str,
     *,
-    granularity: Granularity,
+    granularity: Granularity = "",
     needs: Needs = (),
+    modality: str = "image",
     is_random: bool = False,
     in_papers: bool = False,
 ) -> Callable[[F], F]:
     """Decorate a function of Evidence as a method; its keyword-only arguments are its options.
 
-    `granularity` and `needs` may be functions of the options, where these change them.
+    `granularity` and `needs` may be functions of the options, where these change them. A method of
+    the modality "text" is a function of TokenEvidence and scores tokens.
     """
-    return _register(name, granularity, needs, False, is_random, in_papers)
+    choose("modality", modality, MODALITIES)
+    size = granularity or ("token" if modality == "text" else "any")
+    return _register(name, size, needs, False, is_random, in_papers, modality)
 
 
 def layer_method(
@@ -144,7 +169,7 @@ def layer_method(
     and one `Layer`, and returns the next row. Blocks come last first, so that every product of
     attention matrices needs only this one row. The patch columns of the last row are the map.
     """
-    return _register(name, "patch", needs, True, False, in_papers)
+    return _register(name, "patch", needs, True, False, in_papers, "image")
 
 
 def _register(
@@ -154,7 +179,9 @@ def _register(
     by_layer: bool,
     is_random: bool,
     in_papers: bool,
+    modality: str,
 ) -> Callable[[F], F]:
+    known = NEEDS if modality == "image" else TOKEN_NEEDS
     fixed = None if callable(needs) else tuple(needs)
 
     def traits(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +189,7 @@ def _register(
         reads = needs(**options) if callable(needs) else fixed or ()
         return {
             "granularity": choose("granularity", size, GRANULARITIES),
-            "needs": frozenset(choose("evidence", need, NEEDS) for need in reads),
+            "needs": frozenset(choose("evidence", need, known) for need in reads),
         }
 
     if not callable(granularity) and not callable(needs):
@@ -175,11 +202,12 @@ def _register(
             by_layer=by_layer,
             is_random=is_random,
             in_papers=in_papers,
+            modality=modality,
             summary=(inspect.getdoc(function) or "").partition("\n")[0],
             traits=traits,
             **traits(_options(function)),
         )
-        METHODS.register(name, made)
+        METHODS.of(modality).register(name, made)
         return function
 
     return decorate
@@ -191,7 +219,7 @@ def _options(function: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
-def method(name: str, **options: Any) -> Method:
+def method(name: str, *, modality: str = "image", **options: Any) -> Method:
     """Make a method from its name (or text like ``rollout(start_layer=1)``) and options.
 
     >>> from faithscope.methods import method
@@ -200,11 +228,11 @@ def method(name: str, **options: Any) -> Method:
     """
     name, in_text = parse_spec(name)
     options = {**in_text, **options}
-    if name.startswith("captum:"):
+    if name.startswith("captum:") and modality == "image":
         from faithscope.methods.captum import captum_method
 
         return captum_method(name, options)
-    return METHODS[name].with_options(**options)
+    return METHODS.of(modality)[name].with_options(**options)
 
 
 MethodLike = str | Method | Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -226,26 +254,31 @@ def callable_method(function: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> 
     return Method(name, call, summary="your own function")
 
 
-def resolve_methods(methods: MethodLike | Iterable[MethodLike]) -> list[Method]:
-    """Turn names, objects and functions into methods.
+def resolve_methods(
+    methods: MethodLike | Iterable[MethodLike], modality: str = "image"
+) -> list[Method]:
+    """Turn names, objects and functions into methods of a modality.
 
     "all" are the papers' methods that are registered, "registered" is everything.
     """
+    registry = METHODS.of(modality)
     resolved: list[Method] = []
-    for item in as_list("method", methods, (str, Method)):
-        if isinstance(item, Method):
+    for item in as_list(registry.kind, methods, (str, Method)):
+        if isinstance(item, Method) and item.modality == modality:
             resolved.append(item)
         elif isinstance(item, str) and item in ("all", "registered"):
-            known = METHODS.values()
+            known = registry.values()
             resolved += [entry for entry in known if entry.in_papers or item == "registered"]
         elif isinstance(item, str):
-            resolved.append(method(item))
-        elif callable(item):
+            resolved.append(method(item, modality=modality))
+        elif callable(item) and modality == "image" and not isinstance(item, Method):
             resolved.append(callable_method(item))
         else:
-            raise FaithscopeError(f"A method is a name, a Method or a function, got {item!r}.")
+            raise FaithscopeError(
+                f"A {registry.kind} is a name, a Method or a function, got {item!r}."
+            )
     labels = [item.label for item in resolved]
     for label in labels:
         if labels.count(label) > 1 and not isinstance(methods, str):
-            raise FaithscopeError(f"The method '{label}' is named twice: name it once.")
+            raise FaithscopeError(f"The {registry.kind} '{label}' is named twice: name it once.")
     return resolved

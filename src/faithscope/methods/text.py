@@ -6,25 +6,15 @@ can be explained gives the evidence (probes/retrain/bilstm.py, models/text_class
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from faithscope.errors import FaithscopeError, choose
-from faithscope.registry import Registry, as_list, check_options, format_spec, parse_spec
+from faithscope.methods.method import Method, method, register_method
 
-TOKEN_NEEDS = {
-    "attention": "the attention weight of every token",
-    "gradient": "d logit_gold / d word embedding",
-    "path_gradient": "its mean over inputs scaled from 0 to 1",
-    "statistics": "the words and labels of the training split",
-}
-"""What a measure may declare that it reads."""
-
-TOKEN_METHODS: Registry[TokenMethod] = Registry("measure", group="faithscope.measures")
+F = TypeVar("F", bound=Callable[..., Tensor])
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,61 +37,32 @@ class TokenEvidence:
     """[B, T] random numbers in [0, 1)."""
 
 
-@dataclass(frozen=True)
-class TokenMethod:
-    """A measure for text: `function` maps TokenEvidence to scores [B, T], higher matters more."""
-
-    name: str
-    function: Callable[..., Tensor]
-    needs: frozenset[str] = frozenset()
-    is_random: bool = False
-    in_papers: bool = False
-    summary: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """The name with its options, as it stands in tables."""
-        return format_spec(self.name, self.options)
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """Every option and its default: the function's keyword-only arguments."""
-        parameters = inspect.signature(self.function).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-    def __call__(self, evidence: TokenEvidence) -> Tensor:
-        """The scores of a batch."""
-        return self.function(evidence, **self.options)
-
-    def path(self) -> list[tuple[float, float]]:
-        """The scales of the input at which the gradient is taken, and the weight of each."""
-        chosen = {**self.defaults, **self.options}
-        steps = chosen["steps"]
-        shares = [i / steps for i in range(1, steps + 1)]
-        if chosen["scaling"] == "code":
-            return [(share, share / steps) for share in shares]
-        return [(share, 1 / steps) for share in shares]
-
-
 def register_measure(
     name: str, *, needs: Iterable[str] = (), is_random: bool = False, in_papers: bool = False
-) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Register a function of TokenEvidence as a measure; its keyword-only arguments are options."""
+) -> Callable[[F], F]:
+    """Register a function of TokenEvidence as a measure: a method of the modality "text"."""
+    return register_method(
+        name, needs=tuple(needs), modality="text", is_random=is_random, in_papers=in_papers
+    )
 
-    def decorate(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        made = TokenMethod(
-            name,
-            function,
-            needs=frozenset(needs),
-            is_random=is_random,
-            in_papers=in_papers,
-            summary=(inspect.getdoc(function) or "").partition("\n")[0],
-        )
-        TOKEN_METHODS.register(name, made)
-        return function
 
-    return decorate
+def measure(name: str, **options: Any) -> Method:
+    """Make a measure from its name (or text like ``integrated_gradients(steps=20)``) and options.
+
+    >>> measure("integrated_gradients", steps=20).label
+    'integrated_gradients(steps=20)'
+    """
+    return method(name, modality="text", **options)
+
+
+def path_of(measure: Method) -> list[tuple[float, float]]:
+    """The scales of the input at which a measure takes the gradient, and the weight of each."""
+    chosen = {**measure.defaults, **measure.options}
+    steps = chosen["steps"]
+    shares = [i / steps for i in range(1, steps + 1)]
+    if chosen["scaling"] == "code":
+        return [(share, share / steps) for share in shares]
+    return [(share, 1 / steps) for share in shares]
 
 
 def _given(evidence: Tensor | None) -> Tensor:
@@ -159,7 +120,7 @@ def integrated_gradients(
 
 @register_measure("mutual_information", needs=("statistics",))
 def mutual_information(evidence: TokenEvidence) -> Tensor:
-    """What the word's presence tells of the class in the training split, whatever the model."""
+    """What the word's presence says about the class in the training split, whatever the model."""
     return _given(evidence.word_scores)
 
 
@@ -167,43 +128,3 @@ def mutual_information(evidence: TokenEvidence) -> Tensor:
 def random(evidence: TokenEvidence) -> Tensor:
     """Uniform noise."""
     return _given(evidence.uniform)
-
-
-def measure(name: str, **options: Any) -> TokenMethod:
-    """Make a measure from its name (or text like ``integrated_gradients(steps=20)``) and options.
-
-    >>> measure("integrated_gradients", steps=20).label
-    'integrated_gradients(steps=20)'
-    """
-    name, in_text = parse_spec(name)
-    options = {**in_text, **options}
-    found = TOKEN_METHODS[name]
-    check_options("measure", name, options, found.defaults)
-    for option, valid in {"scaling": ("code", "paper")}.items():
-        if option in options and option in found.defaults:
-            choose(f"{option} of '{name}'", options[option], valid)
-    if options.get("steps", 1) < 1:
-        raise FaithscopeError(f"The option 'steps' of measure '{name}' must be at least 1.")
-    return replace(found, options=options)
-
-
-def resolve_measures(
-    measures: str | TokenMethod | Iterable[str | TokenMethod],
-) -> list[TokenMethod]:
-    """Turn names and objects into measures; "all" are the paper's, "registered" is everything."""
-    resolved: list[TokenMethod] = []
-    for item in as_list("measure", measures, (str, TokenMethod)):
-        if isinstance(item, TokenMethod):
-            resolved.append(item)
-        elif item in ("all", "registered"):
-            known = TOKEN_METHODS.values()
-            resolved += [entry for entry in known if entry.in_papers or item == "registered"]
-        else:
-            resolved.append(measure(item))
-    if not resolved:
-        raise FaithscopeError("There is no measure: give at least one, or 'all'.")
-    labels = [item.label for item in resolved]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise FaithscopeError(f"The measure '{label}' is named twice: name it once.")
-    return resolved

@@ -1,4 +1,4 @@
-"""Measures that need no model: what a word tells of the class, and random numbers."""
+"""Measures that need no model: what a word says about the class, and random numbers."""
 
 from __future__ import annotations
 

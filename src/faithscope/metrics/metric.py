@@ -10,11 +10,11 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, unknown
 from faithscope.perturb import Span, most_relevant_first
 from faithscope.registry import Registry, as_list, check_options, format_spec, parse_spec
 
-METRICS: Registry[type[Metric]] = Registry("metric", group="faithscope.metrics")
+METRICS: Registry[type[BaseMetric]] = Registry("metric", group="faithscope.metrics")
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,38 @@ class Responses:
 
 
 @dataclass(frozen=True)
-class Metric:
-    """The base: traits as class attributes, options as fields, `spans` and `score` to fill in."""
+class BaseMetric:
+    """What metrics of both probes are: traits as class attributes, options as fields."""
 
+    probe: ClassVar[str]
+    """Whose answers it scores: "perturb" or "retrain"."""
     name: ClassVar[str]
     higher_is_better: ClassVar[bool]
     bounds: ClassVar[tuple[float, float]]
     in_papers: ClassVar[bool] = False
     paper: ClassVar[str]
     equation: ClassVar[str]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+    @property
+    def label(self) -> str:
+        """The name with its options, as it stands in tables: ``auc(step=5)``."""
+        return format_spec(self.name, self.options)
+
+
+@dataclass(frozen=True)
+class Metric(BaseMetric):
+    """A metric of perturbed inputs: `spans` and `score` are to be filled in."""
+
+    probe: ClassVar[str] = "perturb"
     groups_units: ClassVar[bool] = False
     """Whether k groups need k units, so that a sample with fewer uses as many as it has."""
     constant_score: ClassVar[float | None] = None
@@ -76,22 +99,8 @@ class Metric:
         """One score per leading index of the responses to `spans`."""
         raise NotImplementedError
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options that differ from their defaults."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if getattr(self, field.name) != field.default
-        }
 
-    @property
-    def label(self) -> str:
-        """The name with its options, as it stands in tables: ``auc(step=5)``."""
-        return format_spec(self.name, self.options)
-
-
-M = TypeVar("M", bound=type[Metric])
+M = TypeVar("M", bound=type[BaseMetric])
 
 
 def register_metric(cls: M) -> M:
@@ -100,7 +109,7 @@ def register_metric(cls: M) -> M:
     return cls
 
 
-def metric(name: str, **options: Any) -> Metric:
+def metric(name: str, **options: Any) -> Any:
     """Make a metric from its name (or text like ``auc(step=5)``) and options.
 
     >>> from faithscope.metrics import metric
@@ -116,6 +125,11 @@ def metric(name: str, **options: Any) -> Metric:
     except TypeError as error:
         given = format_spec(name, options)
         raise FaithscopeError(f"The options of '{given}' do not fit: {error}.") from None
+
+
+def metrics_of(probe: str) -> dict[str, type[BaseMetric]]:
+    """The registered metrics of a probe by name, in the order they were registered."""
+    return {cls.name: cls for cls in METRICS.values() if cls.probe == probe}
 
 
 @dataclass(frozen=True)
@@ -149,28 +163,39 @@ class CallableMetric(Metric):
         return getattr(self.function, "__name__", type(self.function).__name__)
 
 
-MetricLike = str | Metric | Callable[[Responses], Tensor]
+MetricLike = str | BaseMetric | Callable[[Responses], Tensor]
 
 
-def resolve_metrics(metrics: MetricLike | Iterable[MetricLike]) -> list[Metric]:
-    """Turn names, objects and functions into metrics; "all" = the papers', "registered" = every."""
-    resolved: list[Metric] = []
-    for item in as_list("metric", metrics, (str, Metric)):
-        if isinstance(item, Metric):
+def resolve_metrics(
+    metrics: MetricLike | Iterable[MetricLike], probe: str = "perturb"
+) -> list[Any]:
+    """Turn names, objects and functions into metrics of a probe.
+
+    "all" are the papers', "registered" is every one.
+    """
+    known = metrics_of(probe)
+    resolved: list[BaseMetric] = []
+    for item in as_list("metric", metrics, (str, BaseMetric)):
+        if isinstance(item, BaseMetric):
             resolved.append(item)
         elif isinstance(item, str) and item in ("all", "registered"):
-            classes = METRICS.values()
+            classes = known.values()
             resolved += [cls() for cls in classes if cls.in_papers or item == "registered"]
         elif isinstance(item, str):
+            name = parse_spec(item)[0]
+            if name not in known:
+                raise unknown("metric", name, known)
             resolved.append(metric(item))
-        elif callable(item):
+        elif callable(item) and probe == "perturb":
             resolved.append(CallableMetric(item))
         else:
             raise FaithscopeError(f"A metric is a name, a Metric or a function, got {item!r}.")
     if not resolved:
-        raise FaithscopeError(f"No metrics given: choose from {', '.join(METRICS)}.")
-    by_label: dict[str, Metric] = {}
+        raise FaithscopeError(f"No metrics given: choose from {', '.join(sorted(known))}.")
+    by_label: dict[str, BaseMetric] = {}
     for entry in resolved:
+        if entry.probe != probe:
+            raise unknown("metric", entry.label, known)
         if by_label.setdefault(entry.label, entry) != entry:
             raise FaithscopeError(f"Two metrics are called '{entry.label}': rename one of them.")
     return list(by_label.values())

@@ -1,4 +1,4 @@
-"""RACU, the relative area between curves (Madsen et al., Findings of EMNLP 2022), equation 3.
+"""Metrics of retraining: RACU (Madsen et al., Findings of EMNLP 2022), the mean curve, its end.
 
 How much faster performance falls when the tokens that a measure points to are masked than when
 random ones are.
@@ -6,7 +6,8 @@ random ones are.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from faithscope.errors import FaithscopeError
+from faithscope.metrics.metric import BaseMetric, register_metric
 
 
 class RacuDoubts(NamedTuple):
@@ -110,3 +112,106 @@ def _floating(values: ArrayLike | Tensor) -> Tensor:
     if isinstance(values, Tensor) and values.is_floating_point():
         return values
     return torch.as_tensor(np.asarray(values, dtype=np.float64))
+
+
+_PAPER = "Madsen et al., Recursively Masking Allegedly Important Tokens and Retraining, 2022"
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """The test performance of one measure and of random masking, seed by seed.
+
+    `is_relative` says whether levels are percentages, so that the last one masks everything;
+    `is_better_higher` whether more of the performance is better (not of a cross-entropy).
+
+    Shapes: curve, baseline [S, I], ratios [I], rising from 0.
+    """
+
+    curve: Tensor
+    baseline: Tensor
+    ratios: Tensor
+    is_relative: bool = True
+    is_better_higher: bool = True
+
+
+class CurveScores(NamedTuple):
+    """One value and one flag per seed."""
+
+    values: Tensor
+    flags: list[str]
+
+
+@dataclass(frozen=True)
+class TrainingMetric(BaseMetric):
+    """A metric of curves over levels of masking, one score per seed."""
+
+    probe: ClassVar[str] = "retrain"
+    against: ClassVar[str] = "random"
+    """What scores are tested against: those of random masking, or zero."""
+    bounds: ClassVar[tuple[float, float]] = (-float("inf"), float("inf"))
+    in_papers: ClassVar[bool] = True
+    paper: ClassVar[str] = _PAPER
+
+    def score(self, curves: Curves) -> CurveScores:
+        """One score per seed."""
+        raise NotImplementedError
+
+
+@register_metric
+@dataclass(frozen=True)
+class Racu(TrainingMetric):
+    """Relative area between the curves of random masking and of the measure."""
+
+    name: ClassVar[str] = "racu"
+    higher_is_better: ClassVar[bool] = True
+    against: ClassVar[str] = "zero"
+    equation: ClassVar[str] = (
+        "Σ ½Δx (Δp_i + Δp_i+1) / Σ ½Δx (Δb_i + Δb_i+1), Δp = b − p, Δb = b − b_I"
+    )
+
+    clip: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.clip, bool):
+            raise FaithscopeError(f"The option 'clip' of racu is true or false, got {self.clip!r}.")
+
+    def score(self, curves: Curves) -> CurveScores:
+        """Equation 3; NaN with a flag where there is nothing to divide by."""
+        found = racu(curves.curve, curves.baseline, curves.ratios, clip=self.clip)
+        if not curves.is_relative:  # it is relative to what masking everything loses
+            return CurveScores(torch.full_like(found, torch.nan), ["counted"] * len(found))
+        doubts = racu_doubts(curves.baseline, curves.ratios)
+        flags = [
+            "no_loss" if nothing else "sign_turned" if negative else ""
+            for nothing, negative in zip(*(d.tolist() for d in doubts), strict=True)
+        ]
+        return CurveScores(found.masked_fill(doubts.degenerate, torch.nan), flags)
+
+
+@register_metric
+@dataclass(frozen=True)
+class MeanCurve(TrainingMetric):
+    """Mean performance over the levels of masking: the area under the curve."""
+
+    name: ClassVar[str] = "area"
+    higher_is_better: ClassVar[bool] = False
+    equation: ClassVar[str] = "Σ ½Δx (p_i + p_i+1), levels from 0 to 1"
+
+    def score(self, curves: Curves) -> CurveScores:
+        """By trapezoids; the lower, the more was lost."""
+        return CurveScores(_area(curves.curve, curves.ratios), [""] * len(curves.curve))
+
+
+@register_metric
+@dataclass(frozen=True)
+class CurveEnd(TrainingMetric):
+    """Performance at the last level whose masks the measure decides."""
+
+    name: ClassVar[str] = "end"
+    higher_is_better: ClassVar[bool] = False
+    equation: ClassVar[str] = "p at the highest level below 100 %, or the largest number of tokens"
+
+    def score(self, curves: Curves) -> CurveScores:
+        """The lower, the more was lost."""
+        place = -2 if curves.is_relative else -1
+        return CurveScores(curves.curve[:, place], [""] * len(curves.curve))

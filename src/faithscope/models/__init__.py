@@ -1,4 +1,4 @@
-"""Adapters over unmodified timm, Hugging Face, torchvision and one's own modules."""
+"""Adapters over unmodified timm, Hugging Face, torchvision and custom modules."""
 
 from faithscope.models.attention import AttentionView
 from faithscope.models.model import Model, PassCounter, cannot_run, converted, undisturbed

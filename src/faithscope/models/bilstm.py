@@ -128,7 +128,7 @@ class Reading:
     """The texts of M models in the order in which they are read.
 
     The axis N goes over time and, at each time, over the rows of the batch that are not over yet
-    (on a GPU over as many as `of` is told, because shapes must not change). `both` [M, 2, N] are
+    (on a GPU over as many as `of` was given, because shapes must not change). `both` [M, 2, N] are
     the ids forwards and, within each text's length, backwards; `place` [N] is where a token stands
     in [B, T].
     """

@@ -171,7 +171,7 @@ def _loop_backward(
             wide = d_cell[:, :n]
             narrow = wide[:, :, 0]
         if rows:
-            # what flows back from the next time reaches the rows that go on
+            # what flows back from the next time reaches the rows that continue
             (d_h if n == rows else d_h[:, :rows]).baddbmm_(later, weight)
         narrow.addcmul_(d_h, into)
         d_out.mul_(d_h)

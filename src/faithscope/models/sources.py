@@ -1,4 +1,4 @@
-"""Where models come from: timm, Hugging Face, torchvision, the bundle, or one's own module."""
+"""Where models come from: timm, Hugging Face, torchvision, the bundle, or a custom module."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def wrap(
     prefix_tokens: int | None = None,
     readout: str | None = None,
 ) -> Model:
-    """Wrap one's own classifier; what is not given is read off the module where possible.
+    """Wrap your own classifier; what is not given is read off the module where possible.
 
     Args:
         module: any module that maps [B, C, H, W] to logits [B, classes]; left as it is.
@@ -327,11 +327,28 @@ def _from_card(text: str, name: str) -> Model:
     )
 
 
-SOURCES.register("timm", _timm)
-SOURCES.register("hf", _hugging_face)
-SOURCES.register("torchvision", _torchvision)
-SOURCES.register("bundled", _bundled)
-SOURCES.register("file", _file)
+SOURCES.register(
+    "timm", _timm, summary="Any image classifier of timm.", example="timm:vit_base_patch16_224"
+)
+SOURCES.register(
+    "hf",
+    _hugging_face,
+    summary="Any image classifier on Hugging Face.",
+    example="hf:google/vit-base-patch16-224",
+)
+SOURCES.register(
+    "torchvision",
+    _torchvision,
+    summary="Any classifier of torchvision.",
+    example="torchvision:vit_b_16",
+)
+SOURCES.register("bundled", _bundled, summary="Comes with faithscope.")
+SOURCES.register(
+    "file",
+    _file,
+    summary="Your weights, their card (.json) beside them.",
+    example="file:my.safetensors",
+)
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:

@@ -270,7 +270,7 @@ class TextClassifier:
         for found in (batch, torch.cat(alone)):
             if not (found - expected).abs().max() <= near:
                 raise FaithscopeError(
-                    f"'{name}' answers otherwise when it reads word embeddings or padded texts, "
+                    f"'{name}' answers differently when it reads word embeddings or padded texts, "
                     "so that its gradients would mislead: use an encoder like RoBERTa or BERT."
                 )
 

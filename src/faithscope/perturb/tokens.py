@@ -27,7 +27,7 @@ def mask_tokens(
     .. math:: m_\text{relative} = \lfloor k n / 100 \rfloor, \qquad m_\text{count} = \min(k, n)
 
     Tokens that are masked already count among the n and rank first, so masking
-    goes on from what an earlier step masked; ties go to the lower index; a token that is not
+    builds on what an earlier step masked; ties go to the lower index; a token that is not
     eligible is never touched. 10 % of fewer than 10 tokens is none.
 
     Shapes: ids [N, T], eligible bool [N, T], scores [N, T] -> ids [N, T], a new tensor.

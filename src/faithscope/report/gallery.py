@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -17,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faithscope.report.removal import Removal, removal_groups
+from faithscope.report.removal import Removal, labels_of, removal_groups
 from faithscope.report.style import colours
-from faithscope.result import Result
+from faithscope.verdicts.findings import Findings
 from faithscope.verdicts.statistics import spearman
 
 Array = NDArray[np.float64]
@@ -59,24 +58,24 @@ class Gallery:
     is_halved: bool
 
 
-def make_gallery(result: Result, *, most_bytes: int = MOST_BYTES) -> Gallery | None:
+def make_gallery(found: Findings, *, most_bytes: int = MOST_BYTES) -> Gallery | None:
     """Gather what the gallery shows; None for a run that kept no pictures."""
-    pictures = _pictures(result)
+    pictures = _pictures(found)
     if not pictures:
         return None
-    cards = result.manifest["methods"]
-    samples = result.samples.to_pylist()
+    cards = found.manifest.methods
+    samples = found.samples.to_pylist()
+    places = {sample["sample"]: place for place, sample in enumerate(samples)}
     kept = [sample for sample in samples if sample["sample"] in pictures]
-    flags = _flags(result)
-    sacos = [label for label in result.metrics if label.partition("(")[0] == "saco"]
+    flags = _flags(found)
+    sacos = labels_of(found, "saco")
     removals = [
-        {method: removal.averaged() for method, removal in removal_groups(result, label).items()}
+        {method: removal.averaged() for method, removal in removal_groups(found, label).items()}
         for label in sacos
     ]
-    places = {sample["sample"]: place for place, sample in enumerate(samples)}
 
     def entry(sample: Mapping[str, Any], picture: Picture) -> dict[str, Any]:
-        return _entry(result, places[sample["sample"]], sample, picture, flags, removals)
+        return _entry(found, places[sample["sample"]], sample, picture, flags, removals)
 
     entries = [entry(sample, pictures[sample["sample"]]) for sample in kept]
     is_halved = bool(_sizes(entries)[-1] > most_bytes)
@@ -84,27 +83,27 @@ def make_gallery(result: Result, *, most_bytes: int = MOST_BYTES) -> Gallery | N
         entries = [entry(sample, pictures[sample["sample"]].halved()) for sample in kept]
     fitting = max(1, int((_sizes(entries) <= most_bytes).sum()))
     entries, shown = entries[:fitting], kept[:fitting]
-    known = {flag for entry in entries for flags in entry["flags"].values() for flag in flags}
-    draws = Counter(result.scores["method"].to_pylist())
-    per_draw = len(result.metrics) * len(samples)
-    classes = _classes(result, shown)
+    known = {flag for entry in entries for own in entry["flags"].values() for flag in own}
+    classes = _classes(found, shown)
     data = {
-        "methods": result.methods,
-        "random": [cards[method]["random"] for method in result.methods],
-        "matched": [_place(result.methods, cards[m]["matched_random"]) for m in result.methods],
-        "draws": [draws[method] // per_draw for method in result.methods],
-        "metrics": [
-            {"name": name, "up": result.manifest["metrics"][name]["higher_is_better"]}
-            for name in result.metrics
+        "methods": found.methods,
+        "random": [card.is_random for card in cards.values()],
+        "matched": [
+            found.methods.index(card.matched_random) if card.matched_random else -1
+            for card in cards.values()
         ],
-        "sacos": [result.metrics.index(label) for label in sacos],
+        "draws": [card.draws for card in cards.values()],
+        "metrics": [
+            {"name": name, "up": card.higher_is_better}
+            for name, card in found.manifest.metrics.items()
+        ],
+        "sacos": [found.metrics.index(label) for label in sacos],
         "classes": classes,
         "samples": entries,
     }
-    targets = sorted({sample["target"] for sample in shown})
     return Gallery(
         data=data,
-        classes={target: classes[str(target)] for target in targets},
+        classes={target: classes[str(target)] for target in sorted({s["target"] for s in shown})},
         flags=sorted(known),
         has_labels=any(sample["label"] >= 0 for sample in shown),
         shown=len(entries),
@@ -119,18 +118,18 @@ def colour_table(kind: str) -> str:
     return _text((255 * colours(ramp.clip(-1, 1), kind)).round().astype(np.uint8).tobytes())
 
 
-def _pictures(result: Result) -> dict[str, Picture]:
+def _pictures(found: Findings) -> dict[str, Picture]:
     """By sample, in the order of the run."""
-    found: dict[str, Picture] = {}
+    pictures: dict[str, Picture] = {}
     maps: dict[str, tuple[str, Bytes]] = {}
-    for row in result.pictures.to_pylist():
+    for row in found.pictures.to_pylist():
         if row["method"] == "":
             maps = {}
-            found[row["sample"]] = Picture(row["kind"], row["content"], maps)
+            pictures[row["sample"]] = Picture(row["kind"], row["content"], maps)
         else:
             values = np.frombuffer(row["content"], np.uint8).reshape(row["height"], row["width"])
             maps[row["method"]] = (row["kind"], values)
-    return found
+    return pictures
 
 
 def _sizes(entries: Sequence[Mapping[str, Any]]) -> NDArray[np.int64]:
@@ -149,14 +148,14 @@ def _halved(values: Bytes) -> Bytes:
 
 
 def _entry(
-    result: Result,
+    found: Findings,
     place: int,
     sample: Mapping[str, Any],
     picture: Picture,
     flags: Mapping[str, Mapping[str, list[str]]],
     removals: Sequence[Mapping[str, Removal]],
 ) -> dict[str, Any]:
-    own = [method for method in result.methods if not result.manifest["methods"][method]["random"]]
+    own = [method for method, card in found.manifest.methods.items() if not card.is_random]
     return {
         "id": sample["sample"],
         "label": sample["label"],
@@ -164,27 +163,20 @@ def _entry(
         "predicted": sample["predicted"],
         "p": _rounded(math.exp(sample["log_p0"])),
         "image": f"data:image/{picture.kind};base64,{_text(picture.content)}",
-        "maps": [_map(picture.maps.get(method)) for method in result.methods],
-        "scores": [[_rounded(v) for v in row] for row in result.cube[:, :, place]],
+        "maps": [_map(*picture.maps[m]) if m in picture.maps else None for m in found.methods],
+        "scores": [[_rounded(v) for v in row] for row in found.cube[:, :, place]],
         "flags": flags.get(sample["sample"], {}),
         "disagreement": _rounded(disagreement([picture.maps[m] for m in own if m in picture.maps])),
         "groups": [
-            [_groups(by_method.get(method), place) for method in result.methods]
+            [_groups(by_method.get(method), place) for method in found.methods]
             for by_method in removals
         ],
-        "curves": [_curve(removals, method, place) for method in result.methods],
+        "curves": [_curve(removals, method, place) for method in found.methods],
     }
 
 
-def _map(found: tuple[str, Bytes] | None) -> list[Any] | None:
-    if found is None:
-        return None
-    kind, values = found
+def _map(kind: str, values: Bytes) -> list[Any]:
     return [kind, *values.shape, _text(values.tobytes())]
-
-
-def _place(names: Sequence[str], name: str | None) -> int:
-    return -1 if name is None else names.index(name)
 
 
 def _groups(removal: Removal | None, place: int) -> dict[str, Any] | None:
@@ -246,19 +238,19 @@ def _pooled(values: Array, grid: tuple[int, ...]) -> Array:
     return values
 
 
-def _flags(result: Result) -> dict[str, dict[str, list[str]]]:
+def _flags(found: Findings) -> dict[str, dict[str, list[str]]]:
     """By sample and method, what its scores are flagged with."""
     flags: dict[str, dict[str, list[str]]] = {}
-    for row in result.scores.select(["sample", "method", "flag"]).to_pylist():
+    for row in found.scores.select(["sample", "method", "flag"]).to_pylist():
         if row["flag"]:
             by_method = flags.setdefault(row["sample"], {}).setdefault(row["method"], [])
             by_method += [flag for flag in row["flag"].split(",") if flag not in by_method]
     return flags
 
 
-def _classes(result: Result, samples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _classes(found: Findings, samples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Names of the classes that occur."""
-    names = result.manifest["model"]["classes"] or []
+    names = found.manifest.model.classes or ()
     numbers = {sample[key] for sample in samples for key in ("label", "target", "predicted")}
     return {
         str(number): str(names[number]) if number < len(names) else f"class {number}"

@@ -1,13 +1,11 @@
-"""Plots of runs, drawn once for the page (as SVG) and for papers (as files).
+"""Plots of scores, drawn once for the page (as SVG) and for papers (as files).
 
 A plot is None where a run holds nothing to draw: one metric has no correlations, one K no choice.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +15,37 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Polygon, Rectangle
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from faithscope.report.figures import save_figure
-from faithscope.report.removal import removal_curves
+from faithscope.errors import choose
+from faithscope.report import lines
 from faithscope.report.style import (
     BAND,
     BETTER,
     INK,
     LINE,
     MUTED,
-    SERIES,
+    SUFFIXES,
+    WIDTH,
     WORSE,
+    Look,
+    Plot,
+    heading,
     house_style,
     shorten,
-    to_svg,
 )
-from faithscope.result import Result
-from faithscope.verdicts.sensitivity import ks_of
+from faithscope.report.table import broken, minus
+from faithscope.report.tables import file_stems, sensitivity_of
+from faithscope.verdicts.findings import Findings
 
 Array = NDArray[np.float64]
+Row = Mapping[str, Any]
 
-WIDTH = 10.0
 PANELS_PER_LINE = 5
 WIDEST_PANEL = 3.5
 GAP = 0.12
 """Between panels, in widths of one."""
-RESAMPLES = 500
 WHEELS_PER_LINE = 4
 WHEEL = 0.58
 """Radius of a radar's wheel in inches."""
@@ -57,111 +58,100 @@ AGREEMENT = LinearSegmentedColormap.from_list("agreement", ["#c4501a", "#f3ede6"
 DARK, PALE = "#101418", "#ffffff"
 SENSITIVITIES = ("mean change of the score", "orders flipped", "rank agreement")
 
-_MARKS: Mapping[str, Mapping[str, Any]] = {
+_MARKS: Mapping[str, Row] = {
     "better": {"marker": "^", "markersize": 5.5, "color": BETTER},
     "same": {"marker": "o", "markersize": 5.5, "color": MUTED, "markerfacecolor": "none"},
     "worse": {"marker": "v", "markersize": 5.5, "color": WORSE},
     "": {"marker": "D", "markersize": 3.5, "color": MUTED},
 }
-_RADAR_MARKS: Mapping[str, Mapping[str, Any]] = {
+_RADAR_MARKS: Mapping[str, Row] = {
     **{verdict: {**mark, "markersize": 4.5} for verdict, mark in _MARKS.items()},
     "": {"marker": "o", "markersize": 3, "color": BETTER},  # not compared with random
 }
 _WORDS = {
     "better": "better than matched random",
-    "same": "cannot be told from it",
-    "worse": "worse than it",
+    "same": "no significant difference",
+    "worse": "worse",
     "": "random attribution",
 }
-LINE_MARKERS = "osD^vPX*<"  # one more than colours: a colour comes back with another marker
-_LINE_STYLES = ("-", "--", "-.", ":")
 
 
-@dataclass(frozen=True, eq=False)
-class Plot:
-    """A figure with its name, what it shows for those who cannot see it, and how to read it."""
+def write_figures(
+    results: Mapping[str, Findings], folder: str | Path, *, formats: Sequence[str] = ("pdf", "png")
+) -> list[Path]:
+    """Write all plots of runs in each format: `intervals.pdf`, or `LABEL-intervals.pdf` of several.
 
-    name: str
-    figure: Figure
-    description: str
-    caption: str
+    Formats are pdf, png and svg.
+    """
+    for form in formats:
+        choose("format of a figure", form, [suffix[1:] for suffix in SUFFIXES])
+    plots = [
+        (stem, plot) for stem, found in file_stems(results).items() for plot in plots_of(found)
+    ]
+    if (moved := sensitivity(sensitivity_of(results))) is not None:
+        plots.append(("", moved))
+    return [
+        plot.save(Path(folder) / f"{stem}{plot.name}.{form}")
+        for stem, plot in plots
+        for form in formats
+    ]
 
-    def svg(self) -> str:
-        """Inline SVG for a page."""
-        return to_svg(self.figure, self.description)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the figure in the format of the suffix: .pdf, .png or .svg."""
-        file = Path(path)
-        with house_style():
-            save_figure(self.figure, file, crop=True)
-        return file
-
-
-def plots_of(result: Result) -> list[Plot]:
+def plots_of(found: Findings) -> list[Plot]:
     """Every plot that a run gives."""
-    drawn = (draw(result) for draw in (intervals, curves, radar, correlations, k_choice))
-    return [plot for plot in drawn if plot is not None]
+    draws = [*OF_TRAININGS, *(OF_SAMPLES if found.samples.num_rows else ())]
+    return [plot for draw in draws if (plot := draw(found)) is not None]
 
 
-def intervals(result: Result) -> Plot:
+def intervals(found: Findings) -> Plot:
     """Mean and 95 % interval of every method in one panel per metric.
 
     In each row the interval of the matched random attribution is shaded; the mark of a method
     says, by shape and colour, how the paired test against it came out.
     """
-    cells = _cells(result)
-    lines = -(-len(result.metrics) // PANELS_PER_LINE)
-    columns = -(-len(result.metrics) // lines)
-    names = [shorten(method, 30) for method in result.methods]
+    cells = _cells(found)
+    deep = -(-len(found.metrics) // PANELS_PER_LINE)
+    columns = -(-len(found.metrics) // deep)
+    names = [shorten(method, 30) for method in found.methods]
     left = 0.15 + 0.075 * max(map(len, names))
     tall = 0.15 + 0.25 * len(names)
-    height = lines * (tall + 0.95) + 0.35
+    height = deep * (tall + 0.95) + 0.35
     right = min(WIDTH - 0.18, left + columns * WIDEST_PANEL)
     panel = (right - left) / (columns + GAP * (columns - 1))
     letters = int((panel + 0.17) / 0.085)
     with house_style():
         figure = Figure(figsize=(WIDTH, height))
-        panels = figure.subplots(
-            lines,
-            columns,
-            sharey=True,
-            squeeze=False,
-            gridspec_kw={
-                "left": left / WIDTH,
-                "right": right / WIDTH,
-                "top": 1 - 0.6 / height,
-                "bottom": 0.7 / height,
-                "wspace": GAP,
-                "hspace": 0.95 / tall,
-            },
-        ).flatten()
-        for axes, metric in zip(panels, result.metrics, strict=False):
-            _draw_panel(axes, cells, metric, result.methods)
-            _head(axes, shorten(metric, letters), result.arrow(metric))
-        for axes in panels[len(result.metrics) :]:
+        edges = {"left": left / WIDTH, "right": right / WIDTH}
+        edges |= {"top": 1 - 0.6 / height, "bottom": 0.7 / height}
+        grid = {**edges, "wspace": GAP, "hspace": 0.95 / tall}
+        rows = figure.subplots(deep, columns, sharey=True, squeeze=False, gridspec_kw=grid)
+        panels = [axes for row in rows for axes in row]
+        for axes, metric in zip(panels, found.metrics, strict=False):
+            _draw_panel(axes, cells, metric, found.methods)
+            _head(axes, shorten(metric, letters), found.arrow(metric))
+        for axes in panels[len(found.metrics) :]:
             axes.set_visible(False)
         panels[0].set_yticks(range(len(names)), names)
         panels[0].invert_yaxis()
         _explain_marks(figure, {row["verdict"] for row in cells.values()})
-    said = "Each mark is a mean over images, each line its 95 % interval."
-    if result.verdicts():
+    said = f"Each mark is a mean over {found.replicate.word}s, each line its 95 % interval."
+    if any(row["verdict"] for row in cells.values()):
         said += (
             " Shaded is the interval of random attribution of the same granularity; ▲ and ▼ differ "
             "from it by a paired test, which sees differences even where intervals overlap."
         )
     about = "Mean and 95 % interval of every method, one panel per metric."
-    return Plot("intervals", figure, about, said)
+    return Plot("intervals", "How sure the scores are", figure, about, said)
 
 
-def _cells(result: Result) -> dict[tuple[str, str], dict[str, Any]]:
+def _cells(found: Findings) -> dict[tuple[str, str], dict[str, Any]]:
     """The rows of the summary by metric and method."""
-    return {(row["metric"], row["method"]): row for row in result.summary().to_pylist()}
+    return {(row["metric"], row["method"]): row for row in found.rows}
 
 
 def _draw_panel(
     axes: Axes,
-    cells: Mapping[tuple[str, str], Mapping[str, Any]],
+    cells: Mapping[tuple[str, str], Row],
     metric: str,
     methods: Sequence[str],
 ) -> None:
@@ -174,13 +164,8 @@ def _draw_panel(
         mark = _MARKS[row["verdict"]]
         matched = cells.get((metric, row["matched_random"]))
         if matched is not None:
-            axes.fill_betweenx(
-                [place - 0.5, place + 0.5],
-                matched["ci_low"],
-                matched["ci_high"],
-                color=BAND,
-                linewidth=0,
-            )
+            ends = matched["ci_low"], matched["ci_high"]
+            axes.fill_betweenx([place - 0.5, place + 0.5], *ends, color=BAND, linewidth=0)
         axes.plot([row["ci_low"], row["ci_high"]], [place, place], color=mark["color"], lw=1.6)
         axes.plot(row["mean"], place, **mark)
     axes.set_ylim(-0.6, len(methods) - 0.4)
@@ -194,15 +179,8 @@ def _draw_panel(
 def _head(axes: Axes, name: str, arrow: str) -> None:
     direction = "↑ higher is better" if arrow == "↑" else "↓ lower is better"
     axes.set_title(name, loc="left", weight="bold", size=8.5, pad=19)
-    axes.annotate(
-        direction,
-        (0, 1),
-        (0, 4),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        color=MUTED,
-        size=8,
-    )
+    above: Look = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    axes.annotate(direction, (0, 1), (0, 4), color=MUTED, size=8, **above)
 
 
 def _explain_marks(figure: Figure, verdicts: set[str]) -> None:
@@ -217,108 +195,18 @@ def _explain_marks(figure: Figure, verdicts: set[str]) -> None:
     figure.legend(handles=handles, loc="lower left", ncols=len(handles), labelcolor=INK)
 
 
-def curves(result: Result) -> Plot | None:
-    """Mean probability of the target while the most relevant units go.
-
-    One line per method with a 95 % bootstrap band over samples, random draws averaged; the legend
-    runs from the curve that falls fastest to the one that falls slowest. None for a run that has
-    no such curve, because no metric asked for one.
-    """
-    levels, lines = removal_curves(result.responses, result.methods)
-    if len(levels) == 0:
-        return None
-    bands = _bands(lines)
-    means = {method: np.nanmean(values, axis=0) for method, values in lines.items()}
-    looks = _looks(result)
-    with house_style():
-        figure = Figure(figsize=(WIDTH, max(4.0, 0.7 + 0.2 * len(means))))
-        axes = figure.add_axes((0.065, 0.13, 0.665, 0.83))
-        by_fall = sorted(means, key=lambda name: float(means[name].mean()))
-        for method in by_fall:
-            look = looks[method]
-            axes.fill_between(levels, *bands[method], color=look["color"], alpha=0.08, linewidth=0)
-            axes.plot(levels, means[method], **look)
-        axes.set_xlim(-0.01, 1.01)
-        axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-        units = result.manifest["protocol"]["units"]
-        axes.set_xlabel(f"{units} removed, most relevant first")
-        axes.set_ylabel("mean probability of the target class")
-        axes.grid(color=LINE, linewidth=0.6)
-        axes.tick_params(length=0, labelcolor=MUTED)
-        _name_lines(axes, by_fall)
-    return Plot(
-        "curves",
-        figure,
-        "Mean probability of the target class against the share removed.",
-        "A faithful map makes the probability fall early. The legend runs from the fastest fall to "
-        "the slowest; bands are 95 % bootstrap intervals over images, random attribution is grey.",
-    )
-
-
-def _name_lines(axes: Axes, names: Sequence[str]) -> None:
-    """Put a legend beside the axes."""
-    numbers = [str(number) for number in range(len(names))]
-    legend = axes.legend(
-        axes.get_lines(),
-        numbers,
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1.0),
-        handlelength=3,
-        labelcolor=INK,
-    )
-    # Written afterwards, because matplotlib leaves out labels that begin with an underscore.
-    for text, name in zip(legend.get_texts(), names, strict=True):
-        text.set_text(shorten(name, 26))
-
-
-def _bands(curves: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
-    """95 % percentile bootstrap of every mean, all methods on the same resampled samples."""
-    stacked = np.stack(list(curves.values()), axis=1)
-    count = len(stacked)
-    known = ~np.isnan(stacked)
-    values = np.where(known, stacked, 0.0)
-    rng = np.random.default_rng(0)
-    means = []
-    for _ in range(RESAMPLES):
-        weights = rng.multinomial(count, np.full(count, 1 / count)).astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            means.append(np.tensordot(weights, values, 1) / np.tensordot(weights, known, 1))
-    low, high = np.nanpercentile(np.stack(means), [2.5, 97.5], axis=0)
-    return {method: (low[place], high[place]) for place, method in enumerate(curves)}
-
-
-def _looks(result: Result) -> dict[str, dict[str, Any]]:
-    """A colour, a marker and a dash for every method; random attribution is grey."""
-    cards = result.manifest["methods"]
-    baselines = [method for method, card in cards.items() if card["random"]]
-    looks: dict[str, dict[str, Any]] = {}
-    for place, method in enumerate(name for name in cards if name not in baselines):
-        looks[method] = {
-            "color": SERIES[place % len(SERIES)],
-            "marker": LINE_MARKERS[place % len(LINE_MARKERS)],
-            "linestyle": _LINE_STYLES[place // len(SERIES) % len(_LINE_STYLES)],
-            "markersize": 4,
-            "linewidth": 1.5,
-        }
-    for place, method in enumerate(baselines):
-        looks[method] = {"color": MUTED, "linestyle": ("--", ":")[place % 2], "linewidth": 1.8}
-    return looks
-
-
-def radar(result: Result) -> Plot | None:
+def radar(found: Findings) -> Plot | None:
     """The profile of every method over the metrics, one wheel each, outward is better.
 
     Behind it, in grey, is the profile of its matched random attribution. None for fewer than
     three metrics, or fewer than three methods to span the scales.
     """
-    cards = result.manifest["methods"]
-    shown = [method for method in result.methods if not cards[method]["random"]]
-    if len(result.metrics) < 3 or len(result.methods) < 3 or not shown:
+    cards = found.manifest.methods
+    shown = [method for method in found.methods if not cards[method].is_random]
+    if len(found.metrics) < 3 or len(found.methods) < 3 or not shown:
         return None
-    cells = _cells(result)
-    reach = _reach(result, cells)
+    cells = _cells(found)
+    reach = _reach(found, cells)
     below, above = WHEEL + 0.3, WHEEL + 0.55
     wide, tall = WIDTH / WHEELS_PER_LINE, below + above
     height = -(-len(shown) // WHEELS_PER_LINE) * tall + 0.4
@@ -331,29 +219,30 @@ def radar(result: Result) -> Plot | None:
             axes.set(xlim=(-wide / 2, wide / 2), ylim=(-below, above))  # inches
             axes.set_axis_off()
             axes.text(0, above - 0.1, shorten(method, 28), ha="center", va="top", weight="bold")
-            _draw_wheel(axes, result.metrics)
-            if matched := cards[method]["matched_random"]:
+            _draw_wheel(axes, found.metrics)
+            if matched := cards[method].matched_random:
                 _draw_profile(axes, reach[matched], MUTED, BAND, 0.8)
             _draw_profile(axes, reach[method], BETTER, BETTER, 0.14)
-            for point, metric in zip(_points(reach[method]), result.metrics, strict=True):
+            for point, metric in zip(_points(reach[method]), found.metrics, strict=True):
                 axes.plot(*point, **_RADAR_MARKS[cells[metric, method]["verdict"]])
             if np.isnan(reach[method]).all():
                 axes.text(0, 0, "no score", ha="center", va="center", color=MUTED, size=8)
         verdicts = {row["verdict"] for row in cells.values() if row["method"] in shown}
-        _explain_wheels(figure, result, verdicts)
+        _explain_wheels(figure, found, verdicts)
     said = (
         "A radar shows the profile of a method, not sizes: every axis runs from the worst (inside) "
         "to the best (outside) mean of all methods and random attributions on that metric."
     )
-    if any(cards[method]["matched_random"] for method in shown):
+    if any(cards[method].matched_random for method in shown):
         said += " Grey is random attribution of the same granularity."
-    return Plot("radar", figure, "Profile of every method over the metrics, one wheel each.", said)
+    about = "Profile of every method over the metrics, one wheel each."
+    return Plot("radar", "Profiles", figure, about, said)
 
 
-def _reach(result: Result, cells: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Array]:
+def _reach(found: Findings, cells: Mapping[tuple[str, str], Row]) -> dict[str, Array]:
     """How far out each method lies on every metric: from INNERMOST (worst) to 1 (best)."""
-    means = np.array([[cells[k, m]["mean"] for k in result.metrics] for m in result.methods])
-    ways = np.array([1 if result.arrow(metric) == "↑" else -1 for metric in result.metrics])
+    means = np.array([[cells[k, m]["mean"] for k in found.metrics] for m in found.methods])
+    ways = np.array([1 if found.arrow(metric) == "↑" else -1 for metric in found.metrics])
     signed = means * ways
     known = np.where(np.isnan(signed), np.inf, signed)
     worst = known.min(0)
@@ -361,7 +250,7 @@ def _reach(result: Result, cells: Mapping[tuple[str, str], Mapping[str, Any]]) -
     span = np.where(best > worst, best - worst, np.nan)
     with np.errstate(invalid="ignore"):
         shares = np.where(np.isnan(span) & ~np.isnan(signed), 0.5, (signed - worst) / span)
-    return dict(zip(result.methods, INNERMOST + (1 - INNERMOST) * shares, strict=True))
+    return dict(zip(found.methods, INNERMOST + (1 - INNERMOST) * shares, strict=True))
 
 
 def _points(reach: Array) -> list[tuple[float, float]]:
@@ -380,26 +269,8 @@ def _draw_wheel(axes: Axes, metrics: Sequence[str]) -> None:
         side = "center" if abs(x) < 0.1 * WHEEL else "left" if x > 0 else "right"
         height = "center" if abs(y) < 0.5 * WHEEL else "bottom" if y > 0 else "top"
         few = len(metrics) <= MOST_SPACIOUS
-        label = _narrow(shorten(metric, 22)) if few else shorten(metric, 10)
+        label = broken(shorten(metric, 22)) if few else shorten(metric, 10)
         axes.text(away * x, away * y, label, ha=side, va=height, size=6.5, color=MUTED)
-
-
-def _narrow(label: str, width: int = 11) -> str:
-    r"""Break a label into short lines, a long word in its middle.
-
-    >>> _narrow("saco(k=10)"), _narrow("comprehensiveness")
-    ('saco(k=10)', 'comprehen-\nsiveness')
-    """
-    lines = [""]
-    for part in re.split(r"(?<=_)|(?=\()", label):
-        if len(lines[-1]) + len(part) <= width:
-            lines[-1] += part
-        elif len(part) <= width:
-            lines.append(part)
-        else:
-            half = -(-len(part) // 2)
-            lines += [f"{part[:half]}-", part[half:]]
-    return "\n".join(line for line in lines if line)
 
 
 def _draw_profile(axes: Axes, reach: Array, edge: str, face: str, opacity: float) -> None:
@@ -410,26 +281,26 @@ def _draw_profile(axes: Axes, reach: Array, edge: str, face: str, opacity: float
     axes.plot(*zip(*points, points[0], strict=True), color=edge, linewidth=1.3)
 
 
-def _explain_wheels(figure: Figure, result: Result, verdicts: set[str]) -> None:
+def _explain_wheels(figure: Figure, found: Findings, verdicts: set[str]) -> None:
     handles: list[Any] = [
         Line2D([], [], linestyle="", label=words, **_RADAR_MARKS[verdict])
         for verdict, words in _WORDS.items()
         if verdict in verdicts and verdict
     ]
-    if any(card["matched_random"] for card in result.manifest["methods"].values()):
+    if any(card.matched_random for card in found.manifest.methods.values()):
         handles.append(Patch(facecolor=BAND, edgecolor=MUTED, label="matched random"))
         figure.legend(handles=handles, loc="lower left", ncols=len(handles), labelcolor=INK)
 
 
-def correlations(result: Result) -> Plot | None:
+def correlations(found: Findings) -> Plot | None:
     """Do metrics agree on which method is better? A triangle of mean rank correlations.
 
     None for fewer than two metrics, or fewer than three methods to rank.
     """
-    if len(result.metrics) < 2 or len(result.methods) < 3:
+    if len(found.metrics) < 2 or len(found.methods) < 3:
         return None
-    places = {metric: place for place, metric in enumerate(result.metrics)}
-    names = [shorten(metric, 26) for metric in result.metrics]
+    places = {metric: place for place, metric in enumerate(found.metrics)}
+    names = [shorten(metric, 26) for metric in found.metrics]
     tall, count = 0.55, len(names)
     left = 0.2 + 0.078 * max(map(len, names[1:]))
     right = 0.1 + 0.04 * len(names[-2])
@@ -443,7 +314,7 @@ def correlations(result: Result) -> Plot | None:
         )
         axes.set(xlim=(0, count - 1), ylim=(count, 1))
         axes.set_axis_off()
-        for row in result.correlations().to_pylist():
+        for row in found.correlations().to_pylist():
             _draw_correlation(axes, places[row["metric"]], places[row["other"]], row)
         for place, name in enumerate(names):
             if place:
@@ -453,6 +324,7 @@ def correlations(result: Result) -> Plot | None:
         _draw_scale(figure, left / width)
     return Plot(
         "correlations",
+        "Do the metrics agree?",
         figure,
         "Rank correlation of every two metrics over methods, as a triangle of numbers.",
         "Do metrics agree on which method is better? Rank correlation over methods, image by "
@@ -461,7 +333,7 @@ def correlations(result: Result) -> Plot | None:
     )
 
 
-def _draw_correlation(axes: Axes, column: int, row: int, cell: Mapping[str, Any]) -> None:
+def _draw_correlation(axes: Axes, column: int, row: int, cell: Row) -> None:
     value = cell["correlation"]
     known = not np.isnan(value)
     face = to_hex(AGREEMENT((value + 1) / 2)) if known else BAND
@@ -470,22 +342,13 @@ def _draw_correlation(axes: Axes, column: int, row: int, cell: Mapping[str, Any]
     # The colours of a cell stay what they are on a dark page, so must those of its text.
     ink = _readable(face) if known else INK
     middle = column + 0.5
-    number = f"{value:.2f}".replace("-", "−") if known else "—"
+    number = minus(f"{value:.2f}") if known else "—"
     low, high = cell["ci_low"], cell["ci_high"]
     alone = np.isnan(low)
-    axes.text(
-        middle,
-        row + (0.5 if alone else 0.38),
-        number,
-        ha="center",
-        va="center",
-        color=ink,
-        weight="bold",
-        size=9.5,
-    )
+    look: Look = {"ha": "center", "va": "center", "color": ink}
+    axes.text(middle, row + (0.5 if alone else 0.38), number, weight="bold", size=9.5, **look)
     if not alone:
-        interval = f"[{low:.2f}, {high:.2f}]".replace("-", "−")
-        axes.text(middle, row + 0.73, interval, ha="center", va="center", color=ink, size=7)
+        axes.text(middle, row + 0.73, minus(f"[{low:.2f}, {high:.2f}]"), size=7, **look)
 
 
 def _readable(paper: str) -> str:
@@ -511,63 +374,7 @@ def _draw_scale(figure: Figure, left: float) -> None:
         axes.text(value, -0.4, words, ha=side, va="top", color=MUTED, size=7.5)
 
 
-def k_choice(result: Result) -> Plot | None:
-    """Mean SaCo of every method at each K, with its 95 % interval. None for a run with one K."""
-    families = {name: labels for name, labels in ks_of(result).items() if len(labels) > 1}
-    if not families:
-        return None
-    cells, looks = _cells(result), _looks(result)
-    height = max(3.6, 0.7 + 0.2 * len(result.methods))
-    with house_style():
-        figure = Figure(figsize=(WIDTH, height))
-        panels = figure.subplots(
-            1,
-            len(families),
-            sharey=True,
-            squeeze=False,
-            gridspec_kw={"left": 0.065, "right": 0.73, "top": 0.94, "bottom": 0.14, "wspace": 0.08},
-        )[0]
-        for axes, (name, labels) in zip(panels, families.items(), strict=True):
-            _draw_ks(axes, labels, cells, looks)
-            if len(families) > 1:
-                axes.set_title(shorten(name, 40), loc="left", weight="bold", size=9)
-        panels[0].set_ylabel("mean SaCo")
-        _name_lines(panels[-1], list(looks))
-    return Plot(
-        "k_choice",
-        figure,
-        "Mean SaCo of every method at each K.",
-        "Mean SaCo over images with its 95 % interval, by the number of groups K. Lines that cross "
-        "are methods whose order depends on K; random attribution is grey.",
-    )
-
-
-def _draw_ks(
-    axes: Axes,
-    labels: Mapping[str, str],
-    cells: Mapping[tuple[str, str], Mapping[str, Any]],
-    looks: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """One line per method over the K's in rising order; a K chosen per map stands apart."""
-    ks = sorted(labels, key=lambda k: (not k.isdigit(), int(k) if k.isdigit() else 0))
-    ordered = sum(k.isdigit() for k in ks)
-    for place, (method, look) in enumerate(looks.items()):
-        rows = [cells[labels[k], method] for k in ks]
-        # Side by side, or the intervals of many methods hide each other.
-        x = np.arange(len(ks)) + (place - (len(looks) - 1) / 2) * min(0.03, 0.4 / len(looks))
-        low, high = (np.array([row[end] for row in rows]) for end in ("ci_low", "ci_high"))
-        means = np.array([row["mean"] for row in rows])
-        axes.plot(*(np.insert(values, ordered, np.nan) for values in (x, means)), **look)
-        axes.vlines(x, low, high, color=look["color"], linewidth=0.9, alpha=0.6)
-    axes.set_xticks(range(len(ks)), ks)
-    axes.set_xlim(-0.5, len(ks) - 0.5)
-    axes.set_xlabel("K, number of groups")
-    axes.grid(axis="y", color=LINE, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelcolor=MUTED)
-
-
-def sensitivity(rows: Sequence[Mapping[str, Any]]) -> Plot | None:
+def sensitivity(rows: Sequence[Row]) -> Plot | None:
     """What each choice of the protocol moves: scores, the order of methods, that of every image.
 
     One line per metric below each choice, with a dot for every place where it was measured, that
@@ -575,37 +382,28 @@ def sensitivity(rows: Sequence[Mapping[str, Any]]) -> Plot | None:
     """
     if not rows:
         return None
-    lines = list(_sensitivity_lines(rows))
-    labels = [shorten(metric, 40) if cells else "" for _, metric, cells in lines]
-    most = max(len(cells) for _, _, cells in lines)
+    parts = list(_sensitivity_lines(rows))
+    labels = [shorten(metric, 40) if cells else "" for _, metric, cells in parts]
+    most = max(len(cells) for _, _, cells in parts)
     left = 0.3 + 0.075 * max(map(len, labels))
-    heights = [0.11 + 0.065 * max(2, len(cells)) for _, _, cells in lines]
+    heights = [0.11 + 0.065 * max(2, len(cells)) for _, _, cells in parts]
     ends = np.cumsum(heights)
     tall, top, bottom = float(ends[-1]), 0.45, 0.4
     width, height = max(WIDTH, left + 7.5), top + tall + bottom
     with house_style():
         figure = Figure(figsize=(width, height))
-        panels = figure.subplots(
-            1,
-            3,
-            sharey=True,
-            gridspec_kw={
-                "left": left / width,
-                "right": 1 - 0.15 / width,
-                "top": 1 - top / height,
-                "bottom": bottom / height,
-                "wspace": 0.12,
-                "width_ratios": (2.8, 1.3, 1.4),
-            },
-        )
+        edges = {"left": left / width, "right": 1 - 0.15 / width}
+        edges |= {"top": 1 - top / height, "bottom": bottom / height, "wspace": 0.12}
+        grid = {**edges, "width_ratios": (2.8, 1.3, 1.4)}
+        panels = figure.subplots(1, 3, sharey=True, gridspec_kw=grid)
         whole = (0, bottom / height, 1, tall / height)
         behind = figure.add_axes(whole, zorder=-1, sharey=panels[0])
         behind.set_axis_off()
-        for axes, heading in zip(panels, SENSITIVITIES, strict=True):
-            _prepare_lines(axes, heading)
+        for axes, title in zip(panels, SENSITIVITIES, strict=True):
+            _prepare_lines(axes, title)
         scales = _scales(rows)
         middles = ends - np.array(heights) / 2
-        for y, (choice, metric, cells) in zip(middles, lines, strict=True):
+        for y, (choice, metric, cells) in zip(middles, parts, strict=True):
             if cells:
                 _draw_changes(panels[0], y, cells, scales[metric])
                 _draw_flips(panels[1], y, cells)
@@ -618,6 +416,7 @@ def sensitivity(rows: Sequence[Mapping[str, Any]]) -> Plot | None:
     dots = "" if most == 1 else " Each dot is one setting of all other choices."
     return Plot(
         "sensitivity",
+        "What the choices of the protocol move",
         figure,
         "What each choice of the protocol does to scores and to the order of methods.",
         "From the first value of a choice to the other: the mean change of a score with its 95 % "
@@ -628,12 +427,12 @@ def sensitivity(rows: Sequence[Mapping[str, Any]]) -> Plot | None:
     )
 
 
-Cells = Sequence[Mapping[str, Any]]
+Cells = Sequence[Row]
 
 
 def _sensitivity_lines(rows: Cells) -> Iterator[tuple[str, str, Cells]]:
     """A line for every choice without cells, then one for each metric with them."""
-    choices: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    choices: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         choice = f"{row['axis']}: {row['first']} → {row['second']}"
         choices.setdefault(choice, {}).setdefault(row["metric"], []).append(row)
@@ -653,16 +452,16 @@ def _scales(rows: Cells) -> dict[str, float]:
     return {metric: scale or 1.0 for metric, scale in scales.items()}
 
 
-def _prepare_lines(axes: Axes, heading: str) -> None:
-    axes.set_title(heading, loc="left", weight="bold", size=9, pad=8)
+def _prepare_lines(axes: Axes, title: str) -> None:
+    heading(axes, title)
     axes.patch.set_visible(False)
     axes.spines["left"].set_visible(False)
     axes.tick_params(length=0)
-    if heading == SENSITIVITIES[0]:
+    if title == SENSITIVITIES[0]:
         axes.set_xlim(-1.1, 2.9)
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
-    elif heading == SENSITIVITIES[1]:
+    elif title == SENSITIVITIES[1]:
         axes.set_xlim(0, 1.6)
         axes.spines["bottom"].set_bounds(0, 1)
         axes.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"])
@@ -695,7 +494,7 @@ def _draw_changes(axes: Axes, y: float, cells: Cells, scale: float) -> None:
         words = f"{changes[0]:+.3f}"
     else:
         words = f"{changes[0]:+.3f} [{ends[0]:+.3f}, {ends[1]:+.3f}]"
-    axes.text(1.15, y, words.replace("-", "−"), va="center", size=7.5, color=INK)
+    axes.text(1.15, y, minus(words), va="center", size=7.5, color=INK)
 
 
 def _draw_flips(axes: Axes, y: float, cells: Cells) -> None:
@@ -721,3 +520,10 @@ def _draw_agreements(axes: Axes, y: float, cells: Cells) -> None:
 def _draw_dot(axes: Axes, middle: float, ends: Array, y: float, colour: str) -> None:
     axes.plot(ends, [y, y], color=colour, linewidth=1.3)
     axes.plot(middle, y, marker="o", markersize=3.8, color=colour)
+
+
+OF_TRAININGS: Sequence[Callable[[Findings], Plot | None]] = (lines.performance, lines.sparsity)
+OF_SAMPLES: Sequence[Callable[[Findings], Plot | None]] = (
+    *(intervals, radar, lines.removal),
+    *(correlations, lines.k_choice),
+)

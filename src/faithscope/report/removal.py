@@ -1,25 +1,24 @@
 """What removing salience did: each group of units alone, and one after the other.
 
-Everything is read from the stored responses, for all methods and samples at once.
+Which response is a metric's group or level stands in the run's `spans`, so that nothing is worked
+out again here; all methods and samples are read at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from faithscope.metrics import Metric, metric
-from faithscope.result import Result
+from faithscope.verdicts.findings import Findings, codes
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
-
-STEPS = 10
-"""Steps of a curve in a run that did not ask for AOPC."""
+Kind = tuple[int, int | None]
+"""How many units a map has, and the K that was chosen for it, if it was."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,26 +27,23 @@ class Removal:
 
     A map's units are ranked by falling salience and cut into k groups. `salience` and `p` are of
     each group, as SaCo compares them: what it holds, and the probability of the target class with
-    that group alone removed; NaN beyond a map's own k. `curve` is the probability with the most
-    salient 0, 1/L, … of all units removed. A map that could not be used has k = 0 and NaN.
+    that group alone removed; NaN beyond a map's own k. `curve` is the probability while the most
+    salient units go, level by level, and `intact` that of the whole input. A map that could not be
+    used has k = 0 and NaN.
 
-    Shapes: k [D, S]; salience, p [D, S, K]; curve [D, S, L + 1].
+    Shapes: k [D, S]; salience, p [D, S, K]; curve [D, S, L + 1]; intact [S].
     """
 
     k: Whole
     salience: Array
     p: Array
     curve: Array
+    intact: Array
 
     @property
     def drop(self) -> Array:
         """p(intact) - p of each group: [D, S, K]."""
-        return self.curve[..., :1] - self.p
-
-    @property
-    def levels(self) -> Array:
-        """The share removed at each point of the curve: [L + 1]."""
-        return np.linspace(0, 1, self.curve.shape[-1])
+        return self.intact[:, None] - self.p
 
     def averaged(self) -> Removal:
         """The mean over draws, as one draw; where k="auto" gave several k, over the first's."""
@@ -57,56 +53,84 @@ class Removal:
             _mean(self.salience, first[..., None]),
             _mean(self.p, first[..., None]),
             _mean(self.curve, np.ones_like(first)[..., None]),
+            self.intact,
         )
 
 
-def removal_groups(result: Result, saco: str | None = None) -> dict[str, Removal]:
+def removal_groups(found: Findings, saco: str | None = None) -> dict[str, Removal]:
     """Groups and curves of every method of a run, by its label; empty for a run without SaCo.
 
     Groups are those of the metric labelled `saco`, or of the first SaCo. Samples are in the order
-    of `result.samples`. A run without curves has NaN in their place.
+    of `found.samples`. The curve is AOPC's, or that of another metric that removes the most
+    salient first; a run without one has NaN in its place.
     """
-    compared = find_metric(result, "saco") if saco is None else metric(saco)
-    if compared is None:
+    label = saco or next(iter(labels_of(found, "saco")), None)
+    if label is None:
         return {}
-    cumulative = find_metric(result, "aopc")
-    steps = getattr(cumulative, "steps", STEPS)
-    k = _group_counts(result, compared.label)
-    responses, cells = result.responses, _cells(result, result.responses, k.shape)
-    start, stop = (responses[name].to_numpy().astype(np.int64) for name in ("start", "stop"))
-    p, salience = np.exp(responses["log_p"].to_numpy()), responses["salience"].to_numpy()
-    units = np.zeros(k.size, dtype=np.int64)
-    np.maximum.at(units, cells, stop)
-    n, groups = units[cells], k.ravel()[cells]
-    if result.manifest["protocol"]["group"] == "mean":
-        salience = salience / np.maximum(stop - start, 1)
+    groups = _Reading.of(found, label)
+    steps = _Reading.of(found, cumulative[0]) if (cumulative := cumulative_metrics(found)) else None
+    curve = np.full((*groups.count.shape, 1), np.nan) if steps is None else steps.p
+    salience = groups.salience
+    if found.manifest.protocol["group"] == "mean":
+        salience = salience / np.maximum(groups.sizes, 1)
+    intact = np.exp(found.samples["log_p0"].to_numpy())
+    removals = {}
+    for row, (method, card) in enumerate(found.manifest.methods.items()):
+        own = row, slice(card.draws)
+        removals[method] = Removal(
+            groups.count[own], salience[own], groups.p[own], curve[own], intact
+        )
+    return removals
 
-    place = -(-start * groups // np.maximum(n, 1))
-    alone = (place < groups) & (_edge(place, n, groups) == start)
-    alone &= _edge(place + 1, n, groups) == stop
-    width = max(int(k.max(initial=0)), 1)
-    by_group = [
-        _scattered(values[alone], cells[alone], place[alone], (*k.shape, width))
-        for values in (salience, p)
+
+def labels_of(found: Findings, name: str) -> list[str]:
+    """The metrics of a run that have a name, whatever their options."""
+    return [label for label, card in found.manifest.metrics.items() if card.name == name]
+
+
+def cumulative_metrics(found: Findings) -> list[str]:
+    """Metrics that read a whole curve, from intact to everything removed; AOPC's are the first."""
+    spans = {label: _spans(found, label) for label in found.metrics}
+    whole = [
+        label
+        for label, kinds in spans.items()
+        if kinds
+        and all(
+            len(cuts) > 1 and not cuts[:, 0].any() and cuts[0, 1] == 0 and cuts[-1, 1] == units
+            for (units, _), cuts in kinds.items()
+        )
     ]
-    level = -(-stop * steps // np.maximum(n, 1))
-    on_curve = (start == 0) & (_edge(level, n, steps) == stop)
-    curve = _scattered(p[on_curve], cells[on_curve], level[on_curve], (*k.shape, steps + 1))
-    # With fewer units than steps, several levels are the same input: it stands at the first.
-    total = np.maximum(units, 1).reshape(*k.shape, 1)
-    first = -(-_edge(np.arange(steps + 1), total, steps) * steps // total)
-    curve = np.take_along_axis(curve, first, axis=-1)
-    draws = _draw_counts(result)
-    return {
-        method: Removal(k[row, :count], *(values[row, :count] for values in (*by_group, curve)))
-        for row, (method, count) in enumerate(zip(result.methods, draws, strict=True))
+    return sorted(whole, key=lambda label: found.manifest.metrics[label].name != "aopc")
+
+
+def removal_curves(found: Findings) -> tuple[Array, dict[str, Array]]:
+    """Probability of the target by share removed, most relevant first, random draws averaged.
+
+    The levels are those of the map with the fewest, so that all have them; others are read off
+    between their own. NaN stands for a sample without a usable map.
+
+    Shapes: levels [L] (none if the run holds no such curve), by method [samples, L].
+    """
+    metrics = cumulative_metrics(found)
+    if not metrics:
+        return np.empty(0), {}
+    reading = max((_Reading.of(found, label) for label in metrics), key=lambda r: r.p.shape[-1])
+    own = {
+        kind: np.unique(cuts[:, 1] / units, return_index=True)
+        for kind, ((units, _), cuts) in enumerate(reading.kinds.items())
     }
-
-
-def find_metric(result: Result, name: str) -> Metric | None:
-    """The first metric of a run with a name, whatever its options."""
-    found = (label for label in result.metrics if label.partition("(")[0] == name)
-    return next((metric(label) for label in found), None)
+    levels = min((shares for shares, _ in own.values()), key=len, default=np.empty(0))
+    if len(levels) < 3:
+        return np.empty(0), {}
+    curves = np.full((*reading.kind.shape, len(levels)), np.nan)
+    for kind, (shares, first) in own.items():
+        between = np.stack([np.interp(levels, shares, one) for one in np.eye(len(shares))])
+        mine = np.nonzero(reading.kind == kind)
+        curves[mine] = reading.p[mine][:, first] @ between
+    known = ~np.isnan(curves)
+    with np.errstate(invalid="ignore"):
+        means = np.where(known, curves, 0.0).sum(1) / known.sum(1)
+    return levels, {name: means[row] for row, name in enumerate(found.methods) if known[row].any()}
 
 
 def pair_parts(salience: Array, drop: Array) -> Array:
@@ -129,96 +153,88 @@ def pair_parts(salience: Array, drop: Array) -> Array:
     return parts
 
 
-def removal_curves(responses: pa.Table, methods: Sequence[str]) -> tuple[Array, dict[str, Array]]:
-    """Probability of the target by share removed, most relevant first, random draws averaged.
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """What one metric reads of every map, in its own order: M methods, D draws, S samples, P spans.
 
-    The levels are those of the map with the fewest, so that all have them; others are read off
-    between their own. NaN stands for a sample without a usable map.
+    `kind` says which of `kinds` a map is, -1 for one that could not be used; its spans are the
+    first `count`.
 
-    Shapes: levels [L] (none if the run holds no such curve), by method [samples, L].
+    Shapes: kind, count [M, D, S]; p, salience, sizes [M, D, S, P].
     """
-    stop, first = responses["stop"].to_numpy(), responses["start"].to_numpy() == 0
-    if not first.any():
-        return np.empty(0), {}
-    method, method_names = _codes(responses["method"])
-    sample, sample_names = _codes(responses["sample"])
-    units = np.zeros(len(sample_names))
-    np.maximum.at(units, sample, stop)
-    keys = np.stack([method, sample, responses["draw"].to_numpy()])[:, first]
-    share = (stop / units[sample])[first]
-    p = np.exp(responses["log_p"].to_numpy()[first])
-    order = np.lexsort((share, *keys[::-1]))
-    keys, share, p = keys[:, order], share[order], p[order]
-    starts = np.flatnonzero(np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(0)])
-    shares, answers = np.split(share, starts[1:]), np.split(p, starts[1:])
-    levels = min(shares, key=len)
-    if levels[-1] < 1 or np.diff(levels).max() > 0.5:
-        return np.empty(0), {}
-    totals = np.zeros((len(method_names), len(sample_names), len(levels)))
-    draws = np.zeros((len(method_names), len(sample_names), 1))
-    for (row, column, _), x, y in zip(keys[:, starts].T, shares, answers, strict=True):
-        totals[row, column] += np.interp(levels, x, y)
-        draws[row, column] += 1
-    with np.errstate(invalid="ignore"):
-        curves = dict(zip(method_names, totals / draws, strict=True))
-    drawn = {method_names[row] for row in keys[0]}
-    return levels, {name: curves[name] for name in methods if name in drawn}
+
+    kinds: Mapping[Kind, Whole]
+    kind: Whole
+    count: Whole
+    p: Array
+    salience: Array
+    sizes: Array
+
+    @classmethod
+    def of(cls, found: Findings, label: str) -> _Reading:
+        kinds = _spans(found, label)
+        draws = max((card.draws for card in found.manifest.methods.values()), default=1)
+        shape = (len(found.methods), draws, found.samples.num_rows)
+        kind = np.full(int(np.prod(shape)), -1)
+        kind[_cells(found, found.maps, shape)] = _kinds_of(found.maps, list(kinds))
+        width = max((len(cuts) for cuts in kinds.values()), default=1)
+        p, salience, sizes = (np.full((kind.size, width), np.nan) for _ in range(3))
+        responses = found.responses
+        cells = _cells(found, responses, shape)
+        start, stop = (responses[name].to_numpy().astype(np.int64) for name in ("start", "stop"))
+        given = np.exp(responses["log_p"].to_numpy()), responses["salience"].to_numpy()
+        for place, ((units, _), cuts) in enumerate(kinds.items()):
+            rows = np.flatnonzero(kind[cells] == place)
+            spans, back = np.unique(_code(cuts[:, 0], cuts[:, 1], units), return_inverse=True)
+            wanted = _code(start[rows], stop[rows], units)
+            at = np.minimum(np.searchsorted(spans, wanted), len(spans) - 1)
+            rows, at = rows[spans[at] == wanted], at[spans[at] == wanted]
+            mine = np.flatnonzero(kind == place)  # a span may stand at several places
+            for table, values in zip((p, salience), given, strict=True):
+                held = np.full((kind.size, len(spans)), np.nan)
+                held[cells[rows], at] = values[rows]
+                table[mine, : len(cuts)] = held[mine][:, back]
+            sizes[mine, : len(cuts)] = cuts[:, 1] - cuts[:, 0]
+        counts = np.array([*(len(cuts) for cuts in kinds.values()), 0])[kind]
+        tables = (table.reshape(*shape, width) for table in (p, salience, sizes))
+        return cls(kinds, kind.reshape(shape), counts.reshape(shape), *tables)
 
 
-def _codes(column: pa.ChunkedArray) -> tuple[Whole, list[str]]:
-    """A column of names as numbers, and the names."""
-    unified = column.unify_dictionaries()
-    codes = np.concatenate([chunk.indices.to_numpy() for chunk in unified.chunks])
-    return codes.astype(np.int64), unified.chunk(0).dictionary.to_pylist()
+def _spans(found: Findings, label: str) -> dict[Kind, Whole]:
+    """The spans that a metric reads, in its own order, by kind of map: [P, 2]."""
+    table = found.get_table("spans")
+    cuts: dict[Kind, dict[int, tuple[int, int]]] = {}
+    for row in table.to_pylist():
+        if row["metric"] == label:
+            own = cuts.setdefault((row["units"], row["k"]), {})
+            own[row["place"]] = row["start"], row["stop"]
+    return {kind: np.array([own[place] for place in sorted(own)]) for kind, own in cuts.items()}
 
 
-def _places(column: pa.ChunkedArray, names: Sequence[str]) -> Whole:
-    """A column of names as their places in a list."""
-    if not len(column):
-        return np.empty(0, dtype=np.int64)
-    codes, known = _codes(column)
-    place = {name: position for position, name in enumerate(names)}
-    places: Whole = np.array([place[name] for name in known], dtype=np.int64)[codes]
-    return places
+def _kinds_of(maps: pa.Table, kinds: list[Kind]) -> Whole:
+    """Which kind every map is; -1 if it holds NaN. Spans without a K are those of any."""
+    place = {kind: number for number, kind in enumerate(kinds)}
+    columns = (maps[name].to_pylist() for name in ("units", "k", "finite"))
+    found = [
+        place.get((units, k), place.get((units, None), -1)) if finite else -1
+        for units, k, finite in zip(*columns, strict=True)
+    ]
+    return np.array(found, dtype=np.int64)
 
 
-def _cells(result: Result, table: pa.Table, shape: tuple[int, ...]) -> Whole:
+def _cells(found: Findings, table: pa.Table, shape: tuple[int, ...]) -> Whole:
     """Where every row of a table stands in the grid methods × draws × samples, flattened."""
     places = (
-        _places(table["method"], result.methods),
+        codes(table["method"], found.methods),
         table["draw"].to_numpy(),
-        _places(table["sample"], result.samples["sample"].to_pylist()),
+        codes(table["sample"], found.samples["sample"].to_pylist()),
     )
     return np.ravel_multi_index(places, shape).astype(np.int64)
 
 
-def _group_counts(result: Result, label: str) -> Whole:
-    """The k of a metric that was used for every map: [methods, draws, samples]."""
-    scores = result.scores
-    draws = int(scores["draw"].to_numpy().max(initial=0)) + 1
-    counts = np.zeros((len(result.methods), draws, result.samples.num_rows), dtype=np.int64)
-    rows = scores.filter(_places(scores["metric"], result.metrics) == result.metrics.index(label))
-    counts.flat[_cells(result, rows, counts.shape)] = rows["k"].to_numpy()
-    return counts
-
-
-def _draw_counts(result: Result) -> list[int]:
-    """How many draws each method has."""
-    highest = np.zeros(len(result.methods), dtype=np.int64)
-    methods = _places(result.scores["method"], result.methods)
-    np.maximum.at(highest, methods, result.scores["draw"].to_numpy())
-    return [int(draw) + 1 for draw in highest]
-
-
-def _edge(place: Whole, n: Whole, parts: Whole | int) -> Whole:
-    """The first unit of a part of n units cut into so many."""
-    return place * n // np.maximum(parts, 1)
-
-
-def _scattered(values: Array, cells: Whole, places: Whole, shape: tuple[int, ...]) -> Array:
-    table = np.full((int(np.prod(shape[:-1])), shape[-1]), np.nan)
-    table[cells, places] = values
-    return table.reshape(shape)
+def _code(start: Whole, stop: Whole, units: int) -> Whole:
+    """A span as one number."""
+    return start * (units + 1) + stop
 
 
 def _mean(values: Array, used: NDArray[np.bool_]) -> Array:

@@ -32,28 +32,30 @@ from faithscope.models import Model
 from faithscope.perturb import to_pixels
 from faithscope.report.figures import (
     SCALES,
-    SUFFIXES,
     Cell,
     as_array,
     draw_scale,
     hide_axes,
     paint,
-    save_figure,
     to_bytes,
+    write_note,
 )
-from faithscope.report.removal import find_metric, pair_parts, removal_groups
+from faithscope.report.removal import labels_of, pair_parts, removal_groups
 from faithscope.report.style import (
     BETTER,
     INK,
     LINE,
     MUTED,
     WORSE,
+    Look,
+    check_suffix,
     house_style,
-    number,
+    save_figure,
     shorten,
     wrap_label,
 )
-from faithscope.result import Result
+from faithscope.report.table import number
+from faithscope.verdicts.findings import Findings
 
 Array = NDArray[np.float64]
 Limits = tuple[float, float]
@@ -96,6 +98,7 @@ class Row:
     random: bool
     reference: str | None
     flag: str
+    is_constant: bool
     salience: Array
     drop: Array
     pairs: Array
@@ -138,47 +141,62 @@ class Row:
         }
 
 
-def read_story(result: Result, *, sample: int = 0) -> dict[str, Row]:
+def read_story(found: Findings, *, sample: int = 0) -> dict[str, Row]:
     """What the story of one image of a run says of every method."""
-    compared, cumulative = (find_metric(result, name) for name in ("saco", "aopc"))
-    plain = getattr(compared, "weight", "") == "difference" and not getattr(compared, "penalty", 1)
-    if compared is None or cumulative is None or not plain:
+    saco, aopc = _metrics(found)
+    if not 0 <= sample < found.samples.num_rows:
         raise FaithscopeError(
-            "A story needs the metrics saco (with its own weights) and aopc, got "
-            f"{', '.join(result.metrics)}: evaluate the image with both."
+            f"There is no sample {sample}: the result holds {found.samples.num_rows}, from 0 on."
         )
-    if not 0 <= sample < result.samples.num_rows:
-        raise FaithscopeError(
-            f"There is no sample {sample}: the result holds {result.samples.num_rows}, from 0 on."
-        )
-    scores = _scores_of(result, sample, (compared.label, cumulative.label))
-    rows = {}
-    for method, removal in removal_groups(result).items():
+    name = found.samples["sample"][sample].as_py()
+    scores = _scores_of(found, name, (saco, aopc))
+    flat = found.maps.filter((pc.field("sample") == name) & pc.field("constant"))
+    constant, rows = set(flat["method"].to_pylist()), {}
+    for method, removal in removal_groups(found, saco).items():
         k = int(removal.k[0, sample])
         alike = removal.k[:, sample] == k  # k="auto" may give draws different k
         salience = removal.salience[alike, sample, :k]
         drop = removal.drop[alike, sample, :k]
-        card = result.manifest["methods"][method]
+        card = found.manifest.methods[method]
         rows[method] = Row(
             method=method,
-            random=card["random"],
-            reference=method if card["random"] else card["matched_random"],
-            flag=scores[method, compared.label][0]["flag"],
+            random=card.is_random,
+            reference=method if card.is_random else card.matched_random,
+            flag=scores[method, saco][0]["flag"],
+            is_constant=method in constant,
             salience=salience,
             drop=drop,
             pairs=pair_parts(salience, drop).mean(0),
             curve=removal.curve[:, sample],
-            saco=np.array([row["value"] for row in scores[method, compared.label]]),
-            aopc=np.array([row["value"] for row in scores[method, cumulative.label]]),
+            saco=np.array([row["value"] for row in scores[method, saco]]),
+            aopc=np.array([row["value"] for row in scores[method, aopc]]),
         )
     return rows
+
+
+def _metrics(found: Findings) -> tuple[str, str]:
+    """The first SaCo that weighs pairs by their difference alone, as they are drawn, and AOPC."""
+    cards = found.manifest.metrics
+    sacos = [
+        label
+        for label in labels_of(found, "saco")
+        if cards[label].options.get("weight", "difference") == "difference"
+        and not cards[label].options.get("penalty")
+    ]
+    aopcs = labels_of(found, "aopc")
+    if not sacos or not aopcs:
+        raise FaithscopeError(
+            "A story needs the metrics saco (with its own weights) and aopc, got "
+            f"{', '.join(found.metrics)}: evaluate the image with both."
+        )
+    return sacos[0], aopcs[0]
 
 
 def draw_story(
     model: Model,
     image: Tensor,
     maps: Mapping[str, Tensor],
-    result: Result,
+    found: Findings,
     path: str | Path,
     *,
     sample: int = 0,
@@ -190,28 +208,28 @@ def draw_story(
         model: whose normalisation is undone and whose classes are named.
         image: [C, H, W] or [1, C, H, W], normalised for the model.
         maps: by method of the result, [H, W] or [1, H, W], or by patch.
-        result: an evaluation that holds the image, with the metrics saco and aopc. With several
+        found: an evaluation that holds the image, with the metrics saco and aopc. With several
             random draws, their range is drawn as well.
         path: where to write; the suffix (.png, .pdf, .svg) is the format.
         sample: the place of the image in the result.
         title: what is explained. [default: the class and its probability]
     """
     file = Path(path)
-    if file.suffix.lower() not in SUFFIXES:
-        raise FaithscopeError(f"Figures are written as {', '.join(SUFFIXES)}, got '{file.name}'.")
+    check_suffix(file)
     image = image[None] if image.ndim == 3 else image
     if image.ndim != 4 or len(image) != 1 or not maps:
         raise FaithscopeError(
             f"A story is of one image [1, C, H, W] and its maps by method, got an image of shape "
             f"{list(image.shape)} and {len(maps)} methods."
         )
-    story = read_story(result, sample=sample)
+    story = read_story(found, sample=sample)
     for method in maps:
         choose("method of this result", method, story)
     photograph = photographs(image, model.mean, model.std)[0]
     cells = {method: _cell(photograph, values) for method, values in maps.items()}
-    about = result.samples.slice(sample, 1).to_pylist()[0]
-    protocol = result.manifest["protocol"]
+    about = found.samples.slice(sample, 1).to_pylist()[0]
+    own = found.manifest.metrics[_metrics(found)[0]].options
+    protocol = {**found.manifest.protocol, **{name: own[name] for name in ("k",) if name in own}}
     rows = [story[method] for method in maps]
     references = {name: story[name] for name in {row.reference for row in rows} if name in story}
     with house_style(), warnings.catch_warnings():
@@ -301,14 +319,8 @@ class _Page:
             room = wide + (0.35 if place < len(COLUMNS) - 1 else 0.1)
             left -= 0 if name == "map" else 0.35
             self.text(left, self.head, title, weight="bold", size=9)
-            self.text(
-                left,
-                self.head + 0.18,
-                fit(said, room + 0.1, size=SMALL, lines=4),
-                size=SMALL,
-                color=MUTED,
-                linespacing=1.2,
-            )
+            text, look = fit(said, room + 0.1, size=SMALL, lines=4), {"size": SMALL, "color": MUTED}
+            self.text(left, self.head + 0.18, text, linespacing=1.2, **look)
 
     def draw_row(self, place: int, row: Row, cell: Cell, reference: Row | None) -> None:
         """One method from its map to its scores."""
@@ -326,14 +338,14 @@ class _Page:
         panels = top + NAME
         axes = self.picture(panels, cell.picture)
         if cell.note:
-            _note(axes, cell.note)
+            write_note(axes, cell.note)
         self.draw_score("pairs", top, "SaCo", row, reference)
         self.draw_score("curve", top, "AOPC", row, reference)
         if row.note:
             left = COLUMNS["salience"][0]
             note = self.axes(left, panels, WIDTH - MARGIN - left, TALL)
             hide_axes(note)
-            _note(note, row.note)
+            write_note(note, row.note)
             return
         panel = {
             name: self.axes(left, panels, wide, TALL)
@@ -353,8 +365,8 @@ class _Page:
     ) -> None:
         """A score above its panel, and where it lies among those of random draws."""
         left = COLUMNS[column][0] - 0.35
-        value, draws = _scores(name, row), _scores(name, reference)
-        mean = float(value.mean())
+        draws = np.empty(0) if reference is None else getattr(reference, name.lower())
+        mean = float(getattr(row, name.lower()).mean())
         said = f"no {name}" if np.isnan(mean) else f"{name} {number(mean)}"
         self.text(left, top + 0.1, said, size=10.5, weight="bold")
         if len(draws) < 2 or np.isnan(draws).any():
@@ -452,22 +464,15 @@ def _cell(photograph: Array, values: Tensor) -> Cell:
 
 
 def _scores_of(
-    result: Result, sample: int, metrics: Sequence[str]
+    found: Findings, sample: str, metrics: Sequence[str]
 ) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Rows of the scores of one sample by method and metric, in the order of draws."""
-    name = result.samples["sample"][sample].as_py()
-    own = result.scores.filter(pc.field("sample") == name).sort_by("draw")
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    own = found.scores.filter(pc.field("sample") == sample).sort_by("draw")
+    scores: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in own.to_pylist():
         if row["metric"] in metrics:
-            found.setdefault((row["method"], row["metric"]), []).append(row)
-    return found
-
-
-def _scores(name: str, row: Row | None) -> Array:
-    if row is None:
-        return np.empty(0)
-    return row.saco if name == "SaCo" else row.aopc
+            scores.setdefault((row["method"], row["metric"]), []).append(row)
+    return scores
 
 
 def _limits(parts: Sequence[Array]) -> Limits:
@@ -501,18 +506,6 @@ def fit(text: str, width: float, *, size: float, weight: str = "normal", lines: 
 
     counts = range(4, max(5, len(plain) + 1))
     return tried(counts[max(0, bisect_left(counts, True, key=too_wide) - 1)])
-
-
-def _note(axes: Axes, note: str) -> None:
-    axes.text(
-        0.5,
-        0.5,
-        note,
-        transform=axes.transAxes,
-        ha="center",
-        va="center",
-        bbox={"facecolor": "white", "edgecolor": "none", "boxstyle": "round,pad=0.4"},
-    )
 
 
 def _tidy(axes: Axes, limits: Limits) -> None:
@@ -572,23 +565,10 @@ def _draw_alone(axes: Axes, row: Row, limits: Limits) -> None:
     wrong = (needed > fall) & (not row.random)
     places = np.arange(1, row.k + 1)
     axes.bar(places[~wrong], fall[~wrong], width=0.72, color=_colour(row))
-    axes.bar(
-        places[wrong],
-        fall[wrong],
-        width=0.72,
-        facecolor="white",
-        edgecolor=WORSE,
-        hatch="//////",
-        linewidth=0.9,
-    )
-    axes.hlines(
-        needed[wrong],
-        places[wrong] - 0.36,
-        places[wrong] + 0.36,
-        color=WORSE,
-        linewidth=1.2,
-        linestyle=(0, (1, 1)),
-    )
+    hatched: Look = {"facecolor": "white", "edgecolor": WORSE, "hatch": "//////", "linewidth": 0.9}
+    axes.bar(places[wrong], fall[wrong], width=0.72, **hatched)
+    dotted: Look = {"color": WORSE, "linewidth": 1.2, "linestyle": (0, (1, 1))}
+    axes.hlines(needed[wrong], places[wrong] - 0.36, places[wrong] + 0.36, **dotted)
     _draw_ranges(axes, 100 * row.drop)
     _tidy(axes, limits)
     _number_groups(axes, row.k)
@@ -604,24 +584,18 @@ def _draw_pairs(axes: Axes, row: Row) -> None:
     axes.set_xlim(0.4, k + 0.6)
     axes.set_ylim(k + 0.6, 0.4)
     axes.set_aspect("equal", anchor="NW")
-    if "degenerate" in row.flag or k < 2 or np.isnan(row.pairs).any():
+    if row.is_constant or k < 2 or np.isnan(row.pairs).any():
         hide_axes(axes)
-        _note(axes, "all groups weigh\nthe same: SaCo is 0\nby definition")
+        write_note(axes, "all groups weigh\nthe same: SaCo is 0\nby definition")
         return
     largest = np.abs(pair_parts(row.salience, row.drop)).max((-1, -2)).mean()
     for first, second in zip(*np.nonzero(row.pairs), strict=True):
         part = float(row.pairs[first, second])
         side = 0.94 * min(1.0, (abs(part) / largest) ** 0.5)
         colour = BETTER if part > 0 else WORSE
-        square = Rectangle(
-            (second + 1 - side / 2, first + 1 - side / 2),
-            side,
-            side,
-            facecolor=colour if part > 0 else "white",
-            edgecolor=colour,
-            linewidth=0.6 if k > 12 else 0.8,
-        )
-        axes.add_patch(square)
+        look: Look = {"facecolor": colour if part > 0 else "white", "edgecolor": colour}
+        corner = (second + 1 - side / 2, first + 1 - side / 2)
+        axes.add_patch(Rectangle(corner, side, side, linewidth=0.6 if k > 12 else 0.8, **look))
     axes.tick_params(length=0, labelcolor=MUTED, labelsize=SMALL)
     axes.set_xticks(_ticks(k))
     axes.set_yticks(_ticks(k))

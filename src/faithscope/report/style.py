@@ -1,21 +1,32 @@
-"""How our figures look, and how a figure becomes SVG that follows the colours of the page."""
+"""How our figures look, and how a figure becomes a file, or SVG in the colours of the page."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from html import escape
-from io import StringIO
+from io import BytesIO, StringIO
+from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from faithscope.errors import FaithscopeError
+from faithscope.report.table import keep_together
+from faithscope.runs.files import write_output
+
 Array = NDArray[np.float64]
+Look = Mapping[str, Any]
+"""Colour, marker and dash of a line."""
 
 INK, MUTED, LINE, BAND = "#1b2330", "#5b6675", "#d9dee5", "#e3e7ec"
 BETTER, WORSE = "#0a6fb3", "#c4501b"
@@ -29,7 +40,19 @@ SERIES = (
     "#7a52c7",
     "#c23b4e",
 )
-"""Lines that people who see few colours can tell apart, on white and (restyled) on black."""
+"""Lines that people who see few colours can distinguish, on white and (restyled) on black."""
+
+WIDTH = 10.0
+"""Of a plot, in inches."""
+MARKERS = dict(zip("osD^vPX*<", "●■◆▲▼✚✖★◀", strict=True))
+"""Of lines, and what stands for them in words; one more than colours, so pairs do not repeat."""
+DASHES = {"-": "─{}─", "--": "–{}–", "-.": "–{}·", ":": "·{}·"}
+UNMARKED = {"--": "– – –", ":": "·····"}
+"""What stands for a dash around a marker, and without one."""
+SUFFIXES = (".png", ".pdf", ".svg")
+DPI = 200
+MOST_PIXELS = 60_000
+"""Longest side matplotlib draws, with some room."""
 
 _VARIABLES = {
     INK: "ink",
@@ -68,6 +91,55 @@ def house_style() -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, eq=False)
+class Plot:
+    """A figure with its name and heading, and words for those who cannot see or read it.
+
+    `looks` are those of its lines by their names, which stand beside the figure: in a file at its
+    right, on a page above it, where they may wrap.
+    """
+
+    name: str
+    title: str
+    figure: Figure
+    description: str
+    caption: str
+    looks: Mapping[str, Look] = field(default_factory=dict)
+
+    def svg(self) -> str:
+        """Inline SVG for a page."""
+        return to_svg(self.figure, self.description)
+
+    @property
+    def legend(self) -> list[tuple[str, str, str]]:
+        """For a page: a sign of every line, its colour and its name."""
+        return [
+            (
+                DASHES[look.get("linestyle", "-")].format(MARKERS[look["marker"]])
+                if "marker" in look
+                else UNMARKED[look["linestyle"]],
+                page_colour(look["color"]),
+                name,
+            )
+            for name, look in self.looks.items()
+        ]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the figure in the format of the suffix: .pdf, .png or .svg."""
+        handles = [Line2D([], [], **look) for look in self.looks.values()]
+        numbers = [str(number) for number in range(len(handles))]
+        place = {"loc": "upper left", "bbox_to_anchor": (0.99, 0.97), "handlelength": 3}
+        with house_style():
+            legend = self.figure.legend(handles, numbers, **place)
+            # Written afterwards: matplotlib leaves out labels that begin with an underscore.
+            for text, name in zip(legend.get_texts(), self.looks, strict=True):
+                text.set(text=shorten(name, 26), color=INK)
+            legend.set_in_layout(bool(handles))
+            save_figure(self.figure, Path(path), crop=True)
+            legend.remove()
+        return Path(path)
+
+
 def colours(scaled: Array, kind: str) -> Array:
     """Colours of a map's scale: -1…1 if "signed", else 0…1.
 
@@ -93,15 +165,6 @@ def wrap_label(text: str, width: int, *, lines: int = 3) -> str:
     return "\n".join(line.replace(f"{_BREAK} ", "").replace(_BREAK, "") for line in broken)
 
 
-def number(value: float) -> str:
-    """A score as people write it.
-
-    >>> number(-0.314), number(-0.0)
-    ('−0.314', '0.000')
-    """
-    return f"{value:z.3f}".replace("-", "−")
-
-
 def shorten(text: str, width: int) -> str:
     """Keep a label to one line; a long one loses its middle, as its end may tell it apart.
 
@@ -122,9 +185,38 @@ def to_svg(figure: Figure, description: str) -> str:
     drawing = buffer.getvalue()
     drawing = drawing[drawing.index("<svg ") :].strip()
     drawing = re.sub(r'<g id="[^"]*"', "<g", drawing)  # ids must be unique in a page
-    drawing = _PAINT.sub(lambda m: f"{m[1]}var(--{_VARIABLES[m[2]]}, {m[2]})", drawing)
-    label = f'<svg role="img" aria-label="{escape(description)}" '
+    drawing = _PAINT.sub(lambda m: f"{m[1]}{page_colour(m[2])}", drawing)
+    label = f'<svg role="img" aria-label="{escape(keep_together(description))}" '
     return drawing.replace("<svg ", label, 1)
+
+
+def page_colour(colour: str) -> str:
+    """One of our colours as a variable of the page, which has another value in the dark."""
+    return f"var(--{_VARIABLES[colour]}, {colour})"
+
+
+def check_suffix(file: Path) -> None:
+    """Refuse a file of a format that figures are not written in."""
+    if file.suffix.lower() not in SUFFIXES:
+        raise FaithscopeError(f"Figures are written as {', '.join(SUFFIXES)}, got '{file.name}'.")
+
+
+def save_figure(figure: Figure, file: Path, *, crop: bool = False) -> None:
+    """Write a figure in the format of the suffix, no larger than matplotlib can draw."""
+    dpi = min(DPI, MOST_PIXELS / max(figure.get_size_inches()))
+    content = BytesIO()
+    kind = file.suffix[1:].lower()
+    dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}  # same run, same bytes
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for it
+        figure.savefig(
+            content,
+            format=kind,
+            dpi=dpi,
+            bbox_inches="tight" if crop else None,
+            metadata=dates.get(kind),
+        )
+    write_output(file, content.getvalue(), "figure")
 
 
 def heading(axes: Axes, text: str) -> None:

@@ -1,15 +1,25 @@
-"""Files that are whole or not there at all."""
+"""Files that are whole or not there at all, and that are known to be what was written."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
 
 from faithscope.errors import FaithscopeError
+
+Tensors = Mapping[str, Tensor]
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -38,9 +48,44 @@ def write_output(path: Path, content: bytes, what: str) -> Path:
         replace_file(path, content)
     except OSError as error:
         raise FaithscopeError(
-            f"The {what} cannot be written to '{path}' ({error.strerror}): give another path."
+            f"The {what} cannot be written to '{path}' ({error.strerror}): choose another path."
         ) from None
     return path
+
+
+def digest(content: bytes) -> str:
+    """The hash by which a file is known to be what was written."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def canonical(value: Any) -> bytes:
+    """JSON that is the same for equal values."""
+    return json.dumps(value, sort_keys=True).encode()
+
+
+def as_json(value: Any) -> bytes:
+    """JSON in the order of what it holds."""
+    return json.dumps(value).encode()
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """JSON that carries its own hash."""
+    text = json.dumps({**content, "hash": digest(canonical(content))}, indent=1, ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def unsealed(content: bytes) -> dict[str, Any]:
+    """What `sealed` wrote; a ValueError if it is anything else."""
+    try:
+        held = json.loads(content.decode("utf-8", "surrogatepass"))
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ValueError("it cannot be read") from error
+    if not isinstance(held, dict) or "hash" not in held:
+        raise ValueError("it carries no hash")
+    expected = held.pop("hash")
+    if digest(canonical(held)) != expected:
+        raise ValueError("its hash differs")
+    return held
 
 
 def parquet(table: pa.Table) -> bytes:
@@ -49,3 +94,45 @@ def parquet(table: pa.Table) -> bytes:
     pq.write_table(table, buffer)
     content: bytes = buffer.getvalue().to_pybytes()
     return content
+
+
+def read_parquet(content: bytes, schema: pa.Schema) -> pa.Table:
+    """The table of a Parquet file; a ValueError if it is none of this schema."""
+    try:
+        table = pq.read_table(pa.BufferReader(content))
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError("it cannot be read") from error
+    if not table.schema.equals(schema):
+        raise ValueError("it has other columns")
+    return table
+
+
+def tensor_file(tensors: Tensors, about: Mapping[str, str]) -> bytes:
+    """The content of a safetensors file that carries its own hash."""
+    tensors = {name: held.detach().contiguous().clone() for name, held in tensors.items()}
+    content: bytes = save(tensors, {**about, "hash": tensor_digest(tensors, about)})
+    return content
+
+
+def read_tensors(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file that `tensor_file` made and what it says of them, or a ValueError."""
+    try:
+        tensors = {name: held.clone() for name, held in load(content).items()}  # aligned
+        size = int.from_bytes(content[:8], "little")
+        about: dict[str, str] = json.loads(content[8 : 8 + size])["__metadata__"]
+        held = about.pop("hash")
+    except (SafetensorError, KeyError, UnicodeDecodeError) as error:
+        raise ValueError("it cannot be read") from error
+    if held != tensor_digest(tensors, about):
+        raise ValueError("its hash differs")
+    return tensors, about
+
+
+def tensor_digest(tensors: Tensors, about: Mapping[str, str]) -> str:
+    """A hash of names, types, shapes, contents and remarks."""
+    parts = [canonical(dict(about))]
+    for name in sorted(tensors):
+        held = tensors[name]
+        content = held.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        parts.append(f"{name} {held.dtype} {list(held.shape)} {digest(content)}".encode())
+    return digest(b"\n".join(parts))

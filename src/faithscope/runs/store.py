@@ -1,137 +1,350 @@
-"""A run that survives: each finished shard is kept in the run's folder until the result is whole.
+"""The folder of a run, written to by one process, for one plan.
 
-    run/plan.json        what is being run; another request is refused
-    run/shards/00007/    the tables of one shard and their hashes, renamed into place
-    run/manifest.json    written last, with the whole tables; the shards are then gone
+    run/plan.json                    what is being run; another request is refused
+    run/tasks/ID/TABLE.parquet       the rows of a finished task, and after them ...
+    run/tasks/ID.json                ... its card, with the hash of each of its files
+    run/artifacts/NAME.safetensors   what tasks leave for others
+    run/states/ID.safetensors        how far an unfinished task is
+    run/TABLE.parquet                the whole tables, and after them ...
+    run/manifest.json                ... what the run is, with their hashes
 
-Killed at any moment, the same request goes on where it was and repeats at most one shard.
+Every file is put into place in one step and its hash is kept, so after a kill at any moment a file
+is whole, old or absent, and a damaged one is found, named and made again.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError, safe_open
 
 from faithscope.errors import FaithscopeError
-from faithscope.result import Result, load_result
-from faithscope.runs.files import parquet, write_file
-from faithscope.runs.folder import begin, digest, locked, writing
-from faithscope.runs.schema import SCHEMAS
+from faithscope.runs.cards import Typed
+from faithscope.runs.files import (
+    Tensors,
+    as_json,
+    digest,
+    parquet,
+    read_parquet,
+    read_tensors,
+    replace_file,
+    sealed,
+    tensor_file,
+    unsealed,
+)
+from faithscope.runs.plan import Plan, check_same
+from faithscope.runs.run import Run, is_run, load_run, save_run
+from faithscope.runs.tables import SCHEMAS
+from faithscope.runs.task import Tables, Task
+
+DAMAGED = (OSError, ValueError, KeyError, TypeError, ValidationError)
+
+
+class Card(Typed):
+    """What is known of a finished task: its input, and the hashes of what it wrote."""
+
+    task: str
+    kind: str
+    input: str = ""
+    tables: dict[str, str] = Field(default_factory=dict)
+    artifacts: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
-class Shard:
-    """The tables of some samples, the hashes of their images, and what they cost."""
+class Done:
+    """A finished task: its card and its rows."""
 
-    tables: Mapping[str, pa.Table]
-    digests: tuple[str, ...]
-    cost: Mapping[str, float]
-    notes: Mapping[str, Any]
+    card: Card
+    tables: Tables
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Store:
-    """The folder of one run, open for writing by one process."""
+    """The files of one run; without `is_lasting` only artifacts are, since nobody comes back.
+
+    One that `looks_on` changes nothing: what is damaged is left there, and not spoken of.
+    """
 
     root: Path
-    plan: Mapping[str, Any]
+    is_lasting: bool = True
+    looks_on: bool = False
+    hashes: dict[str, str] = field(default_factory=dict)
+    """Of artifacts, by name, as the cards of their makers have them."""
 
     @staticmethod
     @contextmanager
-    def open(root: Path, plan: Mapping[str, Any]) -> Iterator[Store]:
-        """Begin a run in a folder, or go on with the one that is there if it is the same."""
-        root = Path(root)
+    def open(root: Path | None, plan: Plan) -> Iterator[Store]:
+        """Begin a run in a folder, or resume the one that is there if it is the same."""
+        if root is None:
+            with tempfile.TemporaryDirectory(prefix="faithscope-") as folder:
+                yield Store(Path(folder), is_lasting=False)
+            return
         with locked(root):
-            for unfinished in (root / "shards").glob(".unfinished-*"):
-                shutil.rmtree(unfinished, ignore_errors=True)
             begin(root, plan)
-            yield Store(root, plan)
+            for folder in ("tasks", "artifacts", "states"):
+                for leftover in (root / folder).rglob(".*.*.*"):  # of a kill while writing
+                    leftover.unlink(missing_ok=True)
+            yield Store(root)
 
-    def finished(self) -> Result | None:
-        """The result, if the run is whole."""
-        if not (self.root / "manifest.json").exists():
-            return None
-        result = load_result(self.root)
-        if result.metrics != list(self.plan["metrics"]):
-            raise FaithscopeError(
-                f"'{self.root}' holds another result than its plan says: give another folder, or "
-                "remove it."
-            )
-        return result
+    # Tasks
 
-    def read(self, index: int) -> Shard | None:
-        """A shard that was finished; None if it was not, or is damaged (which is said)."""
-        folder = self._folder(index)
-        if not folder.exists():
+    def done(self, task: Task) -> Done | None:
+        """A task that is finished; None if it is not, or one of its files is damaged."""
+        file = self._card_file(task.id)
+        if not file.exists():
             return None
         try:
-            card = json.loads((folder / "shard.json").read_text(encoding="utf-8"))
+            card = Card.model_validate_json(as_json(unsealed(file.read_bytes())))
             tables = {}
-            for name, schema in SCHEMAS.items():
-                content = (folder / f"{name}.parquet").read_bytes()
-                if digest(content) != card["files"][name]:
+            for name, expected in card.tables.items():
+                content = self._table_file(task.id, name).read_bytes()
+                if digest(content) != expected:
                     raise ValueError(f"{name}.parquet is not what was written")
-                tables[name] = pq.read_table(pa.BufferReader(content), schema=schema)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            warnings.warn(
-                f"The shard '{folder}' is damaged ({error}): it is computed again.", stacklevel=2
-            )
-            shutil.rmtree(folder, ignore_errors=True)
+                tables[name] = read_parquet(content, SCHEMAS[name])
+        except DAMAGED as error:
+            self._damaged(f"The task '{task.id}' of '{self.root}'", _reason(error))
+            self.remove(task)
             return None
-        return Shard(tables, tuple(card["digests"]), card["cost"], card["notes"])
+        self.hashes |= card.artifacts
+        return Done(card, tables)
 
-    def write(self, index: int, shard: Shard) -> None:
-        """Keep a finished shard: all of it or nothing."""
+    def write(self, task: Task, card: Card, tables: Tables) -> None:
+        """Keep a finished task: its rows, then its card; how far it was is not needed any more."""
+        if not self.is_lasting:
+            return
         with writing(self.root):
-            (self.root / "shards").mkdir(exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(dir=self.root / "shards", prefix=".unfinished-"))
-            try:
-                files = {}
-                for name, table in shard.tables.items():
-                    content = parquet(table)
-                    files[name] = digest(content)
-                    write_file(temporary / f"{name}.parquet", content)
-                card = {
-                    "digests": shard.digests,
-                    "cost": shard.cost,
-                    "notes": shard.notes,
-                    "files": files,
-                }
-                write_file(temporary / "shard.json", json.dumps(card).encode())
-                os.replace(temporary, self._folder(index))
-            except BaseException:
-                shutil.rmtree(temporary, ignore_errors=True)
-                raise
+            hashes = {}
+            for name, table in tables.items():
+                content = parquet(table)
+                file = self._table_file(task.id, name)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(file, content)
+                hashes[name] = digest(content)
+            self.write_card(card.model_copy(update={"tables": hashes}))
+            self._state_file(task.id).unlink(missing_ok=True)
 
-    def finish(self, result: Result) -> None:
-        """Write the whole result; what it was made of is then not needed any more."""
-        result.save(self.root)
-        shutil.rmtree(self.root / "shards", ignore_errors=True)
+    def write_card(self, card: Card) -> None:
+        """Say that a task is finished."""
+        if not self.is_lasting:
+            return
+        with writing(self.root):
+            (self.root / "tasks").mkdir(exist_ok=True)
+            replace_file(self._card_file(card.task), sealed(card.model_dump(mode="json")))
 
-    def _folder(self, index: int) -> Path:
-        return self.root / "shards" / f"{index:05d}"
+    def remove(self, task: Task) -> None:
+        """Forget a task, so that it is done again."""
+        if not self.looks_on:
+            self._card_file(task.id).unlink(missing_ok=True)
+            shutil.rmtree(self.root / "tasks" / task.id, ignore_errors=True)
+
+    # Artifacts
+
+    def has_artifact(self, name: str) -> bool:
+        """Whether an artifact is there, as it was written."""
+        file = self._artifact_file(name)
+        if not file.exists():
+            return False
+        try:
+            if digest(file.read_bytes()) != self.hashes.get(name):
+                raise ValueError("it is not what was written")
+        except DAMAGED as error:
+            self._damaged(f"'{file}'", _reason(error))
+            if not self.looks_on:
+                file.unlink(missing_ok=True)
+            return False
+        return True
+
+    def has_tensor(self, name: str, start: str) -> bool:
+        """Whether an artifact is there with a tensor called so, or so at its start."""
+        try:
+            with safe_open(self._artifact_file(name), "pt") as file:
+                return any(held.startswith(start) for held in file.keys())
+        except (OSError, SafetensorError):
+            return False
+
+    def read_artifact(self, name: str) -> tuple[Tensors, Mapping[str, str]]:
+        """The tensors of an artifact and what they say of themselves."""
+        try:
+            content = self._artifact_file(name).read_bytes()
+            if digest(content) != self.hashes.get(name):
+                raise ValueError("it is not what was written")
+            return read_tensors(content)
+        except DAMAGED:
+            raise FaithscopeError(
+                f"'{self._artifact_file(name)}' was damaged during the run: run the same command "
+                "again."
+            ) from None
+
+    def write_artifact(self, name: str, tensors: Tensors, about: Mapping[str, str]) -> str:
+        """Keep an artifact; gives its hash, for the card of its maker."""
+        content = tensor_file(tensors, about)
+        with writing(self.root):
+            file = self._artifact_file(name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(file, content)
+        self.hashes[name] = digest(content)
+        return self.hashes[name]
+
+    def drop_artifact(self, name: str) -> None:
+        """Forget an artifact that nobody needs any more."""
+        with writing(self.root):
+            self._artifact_file(name).unlink(missing_ok=True)
+
+    # How far an unfinished task is
+
+    def read_state(
+        self, task: Task, about: Mapping[str, str]
+    ) -> tuple[Tensors, dict[str, str]] | None:
+        """The kept state of a task, if it is of this very input."""
+        file = self._state_file(task.id)
+        if not file.exists():
+            return None
+        try:
+            tensors, said = read_tensors(file.read_bytes())
+            if any(said.get(key) != value for key, value in about.items()):
+                raise ValueError("it is of another input")
+        except DAMAGED as error:
+            self._damaged(f"'{file}'", _reason(error))
+            if not self.looks_on:
+                file.unlink(missing_ok=True)
+            return None
+        return tensors, said
+
+    def write_state(self, task: Task, tensors: Tensors, about: Mapping[str, str]) -> None:
+        """Keep how far a task is."""
+        if not self.is_lasting:
+            return
+        with writing(self.root):
+            self._state_file(task.id).parent.mkdir(exist_ok=True)
+            replace_file(self._state_file(task.id), tensor_file(tensors, about))
+
+    # The whole run
+
+    def finished(self) -> Run | None:
+        """The run, if it is whole; damaged tables are named, and to be made again."""
+        if not self.is_lasting or not is_run(self.root):
+            return None
+        try:
+            return load_run(self.root)
+        except FaithscopeError as error:
+            self._damaged(f"The result in '{self.root}'", error.reason)
+            return None
+
+    def finish(self, run: Run, *, keeps_tasks: bool) -> Run:
+        """Write the whole run; then the files of its tasks go, if they are not to be kept."""
+        if not self.is_lasting:
+            return run
+        with writing(self.root):
+            run = save_run(run, self.root)
+        shutil.rmtree(self.root / "states", ignore_errors=True)
+        if not keeps_tasks:
+            shutil.rmtree(self.root / "tasks", ignore_errors=True)
+        return run
+
+    def _damaged(self, what: str, why: str) -> None:
+        if not self.looks_on:
+            warnings.warn(f"{what} is damaged ({why}): it is computed again.", stacklevel=3)
+
+    def _card_file(self, task: str) -> Path:
+        return self.root / "tasks" / f"{task}.json"
+
+    def _table_file(self, task: str, table: str) -> Path:
+        return self.root / "tasks" / task / f"{table}.parquet"
+
+    def _artifact_file(self, name: str) -> Path:
+        return self.root / "artifacts" / f"{name}.safetensors"
+
+    def _state_file(self, task: str) -> Path:
+        return self.root / "states" / f"{task}.safetensors"
 
 
-def shards_in(root: Path) -> int:
-    """How many shards of an unfinished run a folder holds."""
-    return len(list((root / "shards").glob("[0-9]*")))
-
-
-def batch_size_of(root: Path) -> int | None:
-    """The batch size that was chosen for the run in a folder, if there is one."""
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Make the folder and keep every other process from writing to it."""
+    lock = FileLock(root / ".lock")
     try:
-        chosen = json.loads((root / "plan.json").read_text(encoding="utf-8"))["batch_size"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return chosen if isinstance(chosen, int) else None
+        with writing(root):
+            root.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+    except Timeout:
+        raise FaithscopeError(
+            f"Another run is writing to '{root}': wait for it, or choose another folder."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def writing(root: Path) -> Iterator[None]:
+    """Say in a sentence that the disk is full or the folder cannot be written to."""
+    try:
+        yield
+    except Timeout:  # of the lock, which is an OSError, too
+        raise
+    except OSError as error:
+        raise FaithscopeError(
+            f"'{root}' cannot be written to ({error.strerror}): make room or choose another "
+            "folder; "
+            "what is finished is kept; run the same command to resume."
+        ) from error
+
+
+def begin(root: Path, plan: Plan) -> None:
+    """Write what will be run; refuse a folder of another run, naming what differs."""
+    if not check_folder(root, plan):
+        with writing(root):
+            replace_file(root / "plan.json", sealed(plan.content()))
+
+
+def check_folder(root: Path, plan: Plan) -> bool:
+    """Whether the run of a plan was begun in a folder; one that holds anything else is refused."""
+    there = read_plan(root)
+    if there is not None:
+        check_same(there, plan, root)
+        return True
+    if is_run(root):
+        raise FaithscopeError(
+            f"'{root}' holds a result already: choose another folder, or remove it."
+        )
+    if (root / "tasks").exists():
+        raise FaithscopeError(
+            f"'{root}' holds finished tasks but no plan.json that says what they are of: choose "
+            "another folder, or remove it."
+        )
+    return False
+
+
+def read_plan(root: Path) -> Plan | None:
+    """The plan of the run in a folder, None if there is none; refuse one that cannot be read."""
+    file = root / "plan.json"
+    try:
+        if not file.exists():
+            return None
+        content: Any = unsealed(file.read_bytes())
+        return Plan.read(content)
+    except DAMAGED as error:
+        raise FaithscopeError(
+            f"'{file}' is damaged or of another version of faithscope ({_reason(error)}), so what "
+            "was run there is unknown: put it back, or choose another folder."
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    """An error in a few words, none of them of a library."""
+    if isinstance(error, ValidationError):
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        return f"'{place}' is not what it should be"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error) if type(error) is ValueError else type(error).__name__

@@ -5,14 +5,14 @@ Everything is read from the results and their manifests, so a folder of finished
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from faithscope.result import Result
+from faithscope.runs.cards import MetricCard
+from faithscope.verdicts.findings import Findings, Series
 from faithscope.verdicts.pairing import other_answers, shared_samples
 from faithscope.verdicts.statistics import rank_agreement, sensitivity, share_flipped
 
@@ -22,10 +22,8 @@ Row = dict[str, Any]
 AXES = ("fill", "units", "upsample", "ties", "group", "k", "seed")
 """Choices of which two runs may differ in one; runs that differ in anything else stay apart."""
 
-_K = re.compile(r"(?<=[(,])\s*k=([^,)]+)(?:,\s*)?")
 
-
-def sensitivity_rows(results: Mapping[str, Result]) -> list[Row]:
+def sensitivity_rows(results: Mapping[str, Findings]) -> list[Row]:
     """What each choice moves: its first value, in the order of the results, against the others.
 
     One row per metric: `absolute` and `signed` mean change of a score, the signed one with its
@@ -38,49 +36,44 @@ def sensitivity_rows(results: Mapping[str, Result]) -> list[Row]:
     return [*_across_runs(runs), *_across_ks(runs), *_within_runs(runs)]
 
 
-def ks_of(result: Result) -> dict[str, dict[str, str]]:
-    """The K's that a SaCo was computed with: by metric without its K, label by K, as asked for.
+def ks_of(found: Findings) -> list[dict[str, str]]:
+    """The K's that a SaCo was computed with, for each that differs in its K alone: label by K.
 
     A metric that does not name its K has that of the protocol.
     """
     families: dict[str, dict[str, str]] = {}
-    for label in result.metrics:
-        if re.match(r"saco\b", label):
-            named = _K.search(label)
-            k = named[1] if named else str(result.manifest["protocol"]["k"])
-            families.setdefault(_without_k(label), {}).setdefault(k, label)
-    return families
+    for label, card in found.manifest.metrics.items():
+        if card.groups_units:
+            families.setdefault(card.family, {}).setdefault(_k(found, card), label)
+    return list(families.values())
 
 
-def telling_names(results: Mapping[str, Result]) -> dict[str, str]:
-    """What tells each run from the others, in words; their own names if that is not enough."""
+def _k(found: Findings, card: MetricCard) -> str:
+    """The K of a metric, its own or the protocol's."""
+    k = card.options.get("k", found.manifest.protocol["k"])
+    return str(k[0] if isinstance(k, tuple) else k)
+
+
+def distinguishing_labels(results: Mapping[str, Findings]) -> dict[str, str]:
+    """How each run differs from the others; their own names if that is not enough."""
     settings = [_settings(result) for result in results.values()]
     runs = list(zip(settings, results.values(), strict=True))
-    told = [_where(each, runs) for each in settings]
-    clear = all(words and told.count(words) == 1 for words in told)
-    return dict(zip(results, told if clear else results, strict=True))
+    labels = [_where(each, runs) for each in settings]
+    clear = all(label and labels.count(label) == 1 for label in labels)
+    return dict(zip(results, labels if clear else results, strict=True))
 
 
-def _without_k(label: str) -> str:
-    """Leave the K out of a metric's label.
-
-    >>> _without_k("saco(k=5, weight=ratio)"), _without_k("saco(k=5)")
-    ('saco(weight=ratio)', 'saco')
-    """
-    return _K.sub("", label).replace("()", "").replace(",)", ")")
-
-
-def _settings(result: Result) -> dict[str, Any]:
+def _settings(result: Findings) -> dict[str, Any]:
     """Everything that must be equal for two scores to mean the same."""
-    model = result.manifest["model"]
+    manifest = result.manifest
     return {
-        "model": (model["name"], model["fingerprint"]),
-        "data": result.manifest["data"]["name"],
-        **result.manifest["protocol"],
+        "model": (manifest.model.name, manifest.model.fingerprint),
+        "data": manifest.data.name,
+        **manifest.protocol,
     }
 
 
-Runs = Sequence[tuple[dict[str, Any], Result]]
+Runs = Sequence[tuple[dict[str, Any], Findings]]
 
 
 def _across_runs(runs: Runs) -> Iterator[Row]:
@@ -93,30 +86,29 @@ def _across_runs(runs: Runs) -> Iterator[Row]:
                     continue
                 methods = [method for method in left.methods if method in right.methods]
                 for metric in left.metrics:
-                    if metric not in right.metrics or (axis == "k" and not reads_k(metric)):
+                    card = left.manifest.metrics[metric]
+                    if metric not in right.metrics or (axis == "k" and not card.reads_k):
                         continue
                     values = (_values(r, metric, methods, samples) for r in (left, right))
                     yield _moved(_where(settings, runs, axis), axis, pair, metric, *values)
 
 
-def _alike(runs: Runs, *, but: str) -> list[list[tuple[dict[str, Any], Result]]]:
+def _alike(runs: Runs, *, but: str) -> list[list[tuple[dict[str, Any], Findings]]]:
     """Runs that differ in one choice at most, together; the first value comes first."""
-    groups: dict[tuple[Any, ...], list[tuple[dict[str, Any], Result]]] = {}
+    groups: dict[tuple[Any, ...], list[tuple[dict[str, Any], Findings]]] = {}
     for settings, result in runs:
+        if but not in settings:
+            continue
         rest = tuple(value for name, value in sorted(settings.items()) if name != but)
         groups.setdefault(rest, []).append((settings, result))
     return list(groups.values())
 
 
-def reads_k(metric: str) -> bool:
-    """Whether a metric has its K from the protocol."""
-    return bool(re.match(r"saco\b", metric)) and not _K.search(metric)
-
-
 def _across_ks(runs: Runs) -> Iterator[Row]:
     for settings, result in runs:
-        for name, labels in ks_of(result).items():
+        for labels in ks_of(result):
             (first, label), *others = labels.items()
+            name = result.manifest.metrics[label].family
             for other, other_label in others:
                 values = (_values(result, metric) for metric in (label, other_label))
                 yield _moved(_where(settings, runs), "k", (first, other), name, *values)
@@ -132,17 +124,17 @@ def _within_runs(runs: Runs) -> Iterator[Row]:
         if {"random", "random_patch"} <= set(result.methods):
             for metric in result.metrics:
                 pair = ("random", "random_patch")
-                values = (result.values(name, metric)[None] for name in pair)
+                values = (result.scores_of(Series(name), metric)[None] for name in pair)
                 yield _moved(where, "random attribution", pair, metric, *values)
 
 
 def _where(settings: Mapping[str, Any], runs: Runs, but: str = "") -> str:
-    """What tells a run from the others, in words."""
-    told = []
+    """How a run differs from the others, in words."""
+    words = []
     for name, value in settings.items():
         if name != but and any(other.get(name) != value for other, _ in runs):
-            told.append(_model_name(value, runs) if name == "model" else f"{name}={value}")
-    return ", ".join(told)
+            words.append(_model_name(value, runs) if name == "model" else f"{name}={value}")
+    return ", ".join(words)
 
 
 def _model_name(model: tuple[str, str], runs: Runs) -> str:
@@ -153,7 +145,7 @@ def _model_name(model: tuple[str, str], runs: Runs) -> str:
 
 
 def _values(
-    result: Result,
+    result: Findings,
     metric: str,
     methods: Sequence[str] | None = None,
     samples: Sequence[str] | None = None,

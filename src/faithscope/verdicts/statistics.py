@@ -368,10 +368,10 @@ def seed_interval(values: ArrayLike) -> SeedInterval:
     return SeedInterval(mean, float(low), float(high))
 
 
-def told_interval(values: ArrayLike) -> SeedInterval:
+def interval_or_nan(values: ArrayLike) -> SeedInterval:
     """The same, but the ends are NaN for fewer than three seeds, of which an interval says nothing.
 
-    >>> told_interval([0.25, 0.75])
+    >>> interval_or_nan([0.25, 0.75])
     SeedInterval(mean=0.5, low=nan, high=nan)
     """
     array = np.asarray(values, dtype=np.float64)
@@ -398,17 +398,17 @@ def student_interval(values: ArrayLike, comparisons: int = 1) -> SeedInterval:
     return SeedInterval(mean, mean - width, mean + width)
 
 
-def is_surely_above(values: ArrayLike) -> bool:
-    """Whether a mean over seeds is above zero by both intervals: the bootstrap's and Student's t.
+def is_above_zero(values: ArrayLike) -> bool:
+    """Whether a mean over seeds is significantly above zero, by bootstrap and Student's t alike.
 
     The bootstrap's alone is too narrow for so few numbers: of normal ones around zero it leaves out
     zero in about one case of six with five seeds, in more than one of four with three.
 
-    >>> is_surely_above([0.1, 0.2, 0.3]), is_surely_above([0.1, 0.15, 0.2])
+    >>> is_above_zero([0.1, 0.2, 0.3]), is_above_zero([0.1, 0.15, 0.2])
     (False, True)
     """
     array = np.asarray(values, dtype=np.float64)
     array = array[~np.isnan(array)]
     if len(array) < FEWEST_SEEDS:
         return False
-    return told_interval(array).low > 0 and student_interval(array).low > 0
+    return interval_or_nan(array).low > 0 and student_interval(array).low > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from faithscope.methods import Method, explain_images
 from faithscope.metrics import AUTO_K, Metric, auto_k
 from faithscope.models import Model, PassCounter, cannot_run, undisturbed
 from faithscope.perturb import (
+    Fill,
     FillContext,
     order_units,
     ranks_of,
@@ -23,27 +24,15 @@ from faithscope.perturb import (
     to_patches,
     to_pixels,
 )
-from faithscope.probes.perturb.plan import Plan, plan_map
-from faithscope.probes.perturb.respond import Responder, Rows, Subject, check_classes
+from faithscope.probes.perturb.plan import MapPlan, plan_map
+from faithscope.probes.perturb.precision import Forward
+from faithscope.probes.perturb.respond import Advance, Responder, Rows, Subject, check_classes
+from faithscope.request import Perturb
 
 MINIATURE = 56
 """Longest side of a map that is kept to be looked at."""
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """Every choice that changes a score; recorded with every result."""
-
-    target: str
-    k: int | str
-    fill: str
-    units: str
-    upsample: str
-    ties: str
-    group: str
-    random_draws: int
-    seed: int
-    precision: str
+EXPLAIN_BATCH = 32
+"""Images that are explained together."""
 
 
 @dataclass(frozen=True)
@@ -55,40 +44,25 @@ class Column:
     method: Method | None = None
 
 
-@dataclass(eq=False)
-class Job:
-    """Everything that stays the same from shard to shard, and what it has cost so far."""
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """Everything that stays the same from shard to shard."""
 
+    request: Perturb
+    k: int | str
     model: Model
-    responder: Responder
+    forward: Forward
+    fill: Fill
+    batch_size: int
     columns: Sequence[Column]
     metrics: Sequence[Metric]
-    protocol: Protocol
-    given: Mapping[str, Tensor]
+    maps: Mapping[str, Tensor]
     target: str | int | Tensor
-    explain_batch_size: int
-    explanation_passes: int = 0
-    explain_seconds: float = 0.0
-    granularity: dict[str, str] = field(default_factory=dict)
 
-    def cost(self) -> dict[str, float]:
-        """What was spent so far."""
-        return {
-            "response_passes": self.responder.passes,
-            "explanation_passes": self.explanation_passes,
-            "explain_seconds": self.explain_seconds,
-            "halvings": self.responder.halvings,
-        }
-
-    def charge(self, cost: Mapping[str, float], granularity: Mapping[str, str]) -> None:
-        """Take over what an earlier run spent on a shard, and learnt from it."""
-        self.responder.passes += int(cost["response_passes"])
-        self.responder.halvings += int(cost["halvings"])
-        self.responder.advance(int(cost["response_passes"]))
-        self.explanation_passes += int(cost["explanation_passes"])
-        self.explain_seconds += cost["explain_seconds"]
-        for label, size in granularity.items():
-            self.granularity.setdefault(label, size)
+    @property
+    def explain_batch_size(self) -> int:
+        """Images that are explained together."""
+        return min(self.batch_size, EXPLAIN_BATCH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +78,8 @@ class Ranked:
     finite: Tensor
     constant: Tensor
     auto: Tensor
-    plans: Mapping[int, Plan]
+    is_automatic: bool
+    plans: Mapping[int, MapPlan]
     sums: Mapping[int, Tensor]
 
     @property
@@ -118,13 +93,23 @@ class Ranked:
         return sample, column
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What a shard took beside its answers."""
+
+    passes: int
+    explanation_passes: int
+    explaining: float
+    halvings: int
+
+
 @dataclass(frozen=True, eq=False)
 class Answers:
     """What the model answered about one shard, on its device.
 
     Shapes: target, predicted, log_p0 [S]; log_p, top1 [R] in the order of the rows: the removed
     images, then each pair's own cuts, plan by plan. `miniatures`, by method, are small maps of the
-    first samples, [P, h, w].
+    first samples, [P, h, w]; `granularity` is that of each column's maps.
     """
 
     batch: Batch
@@ -135,79 +120,101 @@ class Answers:
     log_p: Tensor
     top1: Tensor
     miniatures: Mapping[str, Tensor]
+    granularity: Sequence[str]
+    spent: Spent
 
 
-def ask_shard(job: Job, batch: Batch, *, pictures: int = 0) -> Answers:
+def ask_shard(
+    setup: Setup, batch: Batch, *, pictures: int = 0, advance: Advance = lambda _: None
+) -> Answers:
     """Run everything the model must be asked about one shard; keep small maps of some samples.
 
     A shard is packed by itself, so the same shard gives the same bits. The answers stay on the
     device: whoever reads them waits for them, and the next shard can be asked meanwhile.
     """
-    images = batch.images.to(job.model.device)
-    inputs = images.to(job.responder.forward.dtype)
-    with undisturbed(job.model.module):
-        log_p0, predicted, target = _intact(job, batch, inputs)
-        maps = _maps(job, batch, images, target)
-        miniatures = _miniatures(job, maps, pictures)
-        ranked = _rank(job, maps, images)
+    model, request = setup.model, setup.request
+    responder = Responder(setup.forward, setup.fill, setup.batch_size, advance)
+    images = batch.images.to(model.device)
+    inputs = images.to(setup.forward.dtype)
+    with undisturbed(model.module):
+        log_p0, predicted, target = _intact(setup, responder, batch, inputs)
+        maps, explained = _maps(setup, batch, images, target)
+        granularity = [
+            _granularity(setup, column, values, images)
+            for column, values in zip(setup.columns, maps, strict=True)
+        ]
+        miniatures = _miniatures(setup, maps, pictures)
+        ranked = _rank(setup, maps, images)
         del maps
-        context = FillContext(batch.keys, job.protocol.seed, job.model.mean, job.model.std)
+        context = FillContext(batch.keys, request.seed, model.mean, model.std)
         exact = images.to(torch.promote_types(images.dtype, inputs.dtype))
-        field = job.responder.fill.field(exact, context).to(inputs.dtype)
+        field = setup.fill.field(exact, context).to(inputs.dtype)
         subject = Subject(inputs, field, ranked.ranks.flatten(0, 1), ranked.shape)
         rows = _rows(ranked)
         log_p, top1 = log_p0[:0], predicted[:0]
         if len(rows):
-            log_p, top1 = job.responder.perturbed(subject, rows, target)
-    return Answers(batch, ranked, target, predicted, log_p0, log_p, top1, miniatures)
+            log_p, top1 = responder.perturbed(subject, rows, target)
+    spent = Spent(
+        responder.passes,
+        explained.explanation_passes,
+        explained.explaining,
+        explained.halvings + responder.halvings,
+    )
+    return Answers(
+        batch, ranked, target, predicted, log_p0, log_p, top1, miniatures, granularity, spent
+    )
 
 
-def _intact(job: Job, batch: Batch, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _intact(
+    setup: Setup, responder: Responder, batch: Batch, inputs: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Run the intact images; gives log p of the target, the predicted class, the target."""
-    target = _given_target(job, batch)
+    target = _given_target(setup, batch)
     if target is not None:
         target = target.to(inputs.device)
     try:
-        log_p0, predicted = job.responder.intact(inputs, target)
+        log_p0, predicted = responder.intact(inputs, target)
     except FaithscopeError:
         raise
     except (RuntimeError, AssertionError, ValueError, IndexError) as error:
-        raise cannot_run(job.model, inputs, error) from error
+        raise cannot_run(setup.model, inputs, error) from error
     if batch.labels is not None:
-        check_classes(batch.labels, job.responder.classes)
+        check_classes(batch.labels, responder.classes)
     return log_p0, predicted, predicted if target is None else target
 
 
-def _given_target(job: Job, batch: Batch) -> Tensor | None:
-    if isinstance(job.target, Tensor):
-        return job.target[list(batch.positions)]
-    if isinstance(job.target, int):
-        return torch.full((len(batch.images),), job.target)
-    if job.target == "predicted":
+def _given_target(setup: Setup, batch: Batch) -> Tensor | None:
+    if isinstance(setup.target, Tensor):
+        return setup.target[list(batch.positions)]
+    if isinstance(setup.target, int):
+        return torch.full((len(batch.images),), setup.target)
+    if setup.target == "predicted":
         return None
     if batch.labels is None:
         raise FaithscopeError("target='label' needs labels: give labels=… or target='predicted'.")
     return batch.labels
 
 
-def _maps(job: Job, batch: Batch, images: Tensor, target: Tensor) -> list[Tensor]:
+def _maps(setup: Setup, batch: Batch, images: Tensor, target: Tensor) -> tuple[list[Tensor], Spent]:
     """Make or fetch one tensor of maps per column, in the columns' order."""
-    wanted = [(column.method, column.draw) for column in job.columns if column.method]
-    made = iter(_explain(job, batch, images, target, wanted) if wanted else [])
+    wanted = [(column.method, column.draw) for column in setup.columns if column.method]
+    made, spent = iter(list[Tensor]()), Spent(0, 0, 0.0, 0)
+    if wanted:
+        explained, spent = _explain(setup, batch, images, target, wanted)
+        made = iter(explained)
     maps = []
-    for column in job.columns:
+    for column in setup.columns:
         if column.method:
             maps.append(next(made))
         else:
-            maps.append(_take(job.given[column.label], batch.positions).to(images.device))
-        job.granularity.setdefault(column.label, _granularity(job, column, maps[-1], images))
-    return maps
+            maps.append(_take(setup.maps[column.label], batch.positions).to(images.device))
+    return maps, spent
 
 
-def _miniatures(job: Job, maps: Sequence[Tensor], count: int) -> dict[str, Tensor]:
+def _miniatures(setup: Setup, maps: Sequence[Tensor], count: int) -> dict[str, Tensor]:
     """The first maps of every method, of a random one its first draw, averaged down to a size."""
     small = {}
-    for column, values in zip(job.columns, maps, strict=True):
+    for column, values in zip(setup.columns, maps, strict=True):
         if count and column.draw == 0:
             longest = max(values.shape[-2:])
             high, wide = (max(1, side * MINIATURE // longest) for side in values.shape[-2:])
@@ -218,10 +225,10 @@ def _miniatures(job: Job, maps: Sequence[Tensor], count: int) -> dict[str, Tenso
     return small
 
 
-def _granularity(job: Job, column: Column, maps: Tensor, images: Tensor) -> str:
+def _granularity(setup: Setup, column: Column, maps: Tensor, images: Tensor) -> str:
     """What a method declares; else whether its maps have the shape of the patch grid."""
     shape, size = tuple(maps.shape[-2:]), tuple(images.shape[-2:])
-    grid = job.model.grid(*size)
+    grid = setup.model.grid(*size)
     if shape not in (size, grid):
         raise FaithscopeError(
             f"The maps '{column.label}' are {shape[0]}×{shape[1]}, but an image is "
@@ -235,7 +242,8 @@ def _granularity(job: Job, column: Column, maps: Tensor, images: Tensor) -> str:
 def _take(maps: Tensor, positions: Sequence[int]) -> Tensor:
     """Pick maps by position, without a copy where the positions follow each other."""
     first, last = positions[0], positions[-1]
-    return maps[first : last + 1] if last - first + 1 == len(positions) else maps[list(positions)]
+    consecutive = last - first + 1 == len(positions) and list(positions) == sorted(positions)
+    return maps[first : last + 1] if consecutive else maps[list(positions)]
 
 
 def _clock(device: torch.device) -> float:
@@ -246,48 +254,44 @@ def _clock(device: torch.device) -> float:
 
 
 def _explain(
-    job: Job, batch: Batch, images: Tensor, target: Tensor, wanted: list[tuple[Method, int]]
-) -> list[Tensor]:
-    """Run the methods in batches that fit in memory, and note what that cost."""
+    setup: Setup, batch: Batch, images: Tensor, target: Tensor, wanted: list[tuple[Method, int]]
+) -> tuple[list[Tensor], Spent]:
+    """Run the methods in batches that fit in memory, and note what that took."""
     counter, started = PassCounter(), _clock(images.device)
-    with counter.watch(job.model.module):
-        maps, fitting, halvings = explain_images(
-            job.model,
+    with counter.watch(setup.model.module):
+        maps, _, halvings = explain_images(
+            setup.model,
             images,
             target,
             wanted,
             keys=batch.keys,
-            seed=job.protocol.seed,
-            batch_size=job.explain_batch_size,
+            seed=setup.request.seed,
+            batch_size=setup.explain_batch_size,
         )
-    job.explain_batch_size = fitting
-    job.responder.halvings += halvings
-    job.explanation_passes += counter.count
-    job.explain_seconds += _clock(images.device) - started
-    return maps
+    return maps, Spent(0, counter.count, _clock(images.device) - started, halvings)
 
 
-def _rank(job: Job, maps: Sequence[Tensor], images: Tensor) -> Ranked:
+def _rank(setup: Setup, maps: Sequence[Tensor], images: Tensor) -> Ranked:
     """Bring every map to units, rank them, and sum the salience of every cut that is planned."""
-    protocol = job.protocol
+    request = setup.request
     shape = (images.shape[-2], images.shape[-1])
-    if protocol.units == "patches":
-        shape = job.model.require_grid(images, "units='patches'")
+    if request.units == "patches":
+        shape = setup.model.require_grid(images, "units='patches'")
     n = shape[0] * shape[1]
-    automatic = any(metric.resolution(protocol.k) == "auto" for metric in job.metrics)
+    automatic = any(metric.resolution(setup.k) == "auto" for metric in setup.metrics)
     plans = {
-        auto: plan_map(job.metrics, n, k=protocol.k, auto=auto)
+        auto: plan_map(setup.metrics, n, k=setup.k, auto=auto)
         for auto in (AUTO_K if automatic else AUTO_K[:1])
     }
     ranks, finite, constant, autos = [], [], [], []
     sums: dict[int, list[Tensor]] = {auto: [] for auto in plans}
     for values in maps:
-        if protocol.units == "patches":
+        if request.units == "patches":
             values = to_patches(values, shape)
         else:
-            values = to_pixels(values, shape, protocol.upsample)
+            values = to_pixels(values, shape, request.upsample)
         values = values.flatten(1)
-        order = order_units(values, protocol.ties)
+        order = order_units(values, request.ties)
         ordered = values.gather(1, order)
         ranks.append(ranks_of(order))
         finite.append(torch.isfinite(values).all(1))
@@ -301,6 +305,7 @@ def _rank(job: Job, maps: Sequence[Tensor], images: Tensor) -> Ranked:
         torch.stack(finite, 1).cpu(),
         torch.stack(constant, 1).cpu(),
         torch.stack(autos, 1).cpu(),
+        automatic,
         plans,
         {auto: torch.stack(columns, 1) for auto, columns in sums.items()},
     )

@@ -17,7 +17,7 @@ INTACT: Cut = (0, 0)
 
 
 @dataclass(frozen=True)
-class Plan:
+class MapPlan:
     """Distinct cuts of one map, and where each metric finds its own among them.
 
     `cuts` begins with the `shared` ones: the intact input and, if any metric needs it, the fully
@@ -37,7 +37,7 @@ class Plan:
         return self.cuts[self.shared :]
 
 
-def plan_map(metrics: Sequence[Metric], n: int, *, k: int | str, auto: int) -> Plan:
+def plan_map(metrics: Sequence[Metric], n: int, *, k: int | str, auto: int) -> MapPlan:
     """Merge the spans of all metrics for a map of `n` units.
 
     Args:
@@ -67,7 +67,7 @@ def plan_map(metrics: Sequence[Metric], n: int, *, k: int | str, auto: int) -> P
     cuts = (*shared, *sorted(needed - set(shared)))
     place = {cut: position for position, cut in enumerate(cuts)}
     index = {label: tuple(place[cut] for cut in own) for label, own in wanted.items()}
-    return Plan(cuts, len(shared), index, resolutions, frozenset(few))
+    return MapPlan(cuts, len(shared), index, resolutions, frozenset(few))
 
 
 def check_resolution(metrics: Sequence[Metric], k: int | str, most_units: int) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor
 from faithscope.data import Batch
 from faithscope.errors import FaithscopeError
 from faithscope.metrics import Metric, Responses
-from faithscope.probes.perturb.ask import Answers, Column, Job
-from faithscope.probes.perturb.plan import Plan
+from faithscope.probes.perturb.ask import Answers, Column, Setup
+from faithscope.probes.perturb.plan import MapPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class PlanResponses:
     Shapes: sample, map int64 [P]; log_p, salience float64 [P, C]; top1 int64 [P, C].
     """
 
-    plan: Plan
+    plan: MapPlan
     sample: Tensor
     map: Tensor
     log_p: Tensor
@@ -48,20 +48,20 @@ class ShardResult:
     responses: Sequence[PlanResponses]
 
 
-def score_shard(job: Job, answers: Answers) -> ShardResult:
+def score_shard(setup: Setup, answers: Answers) -> ShardResult:
     """Fetch the answers from the device and score them; the model is not needed any more."""
     batch = answers.batch
     log_p0, predicted = answers.log_p0.cpu().double(), answers.predicted.cpu()
     responses = _sort_out(answers, log_p0, predicted)
     truth = predicted if batch.labels is None else batch.labels
-    imprecise = torch.tensor([_is_imprecise(column) for column in job.columns])
+    imprecise = torch.tensor([_is_imprecise(column) for column in setup.columns])
     ranked = answers.ranked
     scored = score_responses(
-        job.metrics,
+        setup.metrics,
         responses,
         log_p0,
         truth,
-        group=job.protocol.group,
+        group=setup.request.group,
         finite=ranked.finite,
         constant=ranked.constant,
         imprecise=imprecise,
@@ -166,7 +166,7 @@ def _scored(
     )
     if scores.shape != part.sample.shape:
         raise FaithscopeError(
-            f"The metric '{metric.label}' gave a score of shape {list(scores.shape)} for "
+            f"The metric '{metric.label}' returned a score of shape {list(scores.shape)} for "
             f"{len(part.sample)} curves: it must give one number each, reduce the last axis only."
         )
     return scores

@@ -17,8 +17,9 @@ from torch.nn import functional
 from faithscope.data.text import TextData, TokenData, Tokens
 from faithscope.data.vocabulary import Vocabulary
 from faithscope.errors import FaithscopeError
+from faithscope.methods import Method
 from faithscope.methods.bilstm import Texts, bilstm_evidence, stack
-from faithscope.methods.text import TokenMethod
+from faithscope.methods.text import path_of
 from faithscope.models import bilstm
 from faithscope.models.bilstm import Parameters, Shape
 from faithscope.models.recurrence import Counts
@@ -44,7 +45,7 @@ SETTINGS = {
     "mimic": Setting(Recipe(8, 32), 128, 300, False),
     "own": Setting(Recipe(8, 32), 128, 300, False),
 }
-"""The hyper-parameters by kind of data set; one's own data is trained as the single tasks are."""
+"""The hyper-parameters by kind of data set; other data is trained as the single tasks are."""
 
 TOKENS_PER_PASS = {"cpu": 2**13, "cuda": 2**22}
 """Tokens (of all models, texts and path steps) explained or tested in one pass by 32 units."""
@@ -57,6 +58,7 @@ class BiLSTMLearner:
     """BiLSTM-attention as a learner: one vocabulary, many packs."""
 
     name = "bilstm"
+    weights = "random"
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class BiLSTMLearner:
         """How many numbers a model learns."""
         return self.shape(data).count()
 
-    def check(self, measure: TokenMethod) -> None:
+    def check(self, measure: Method) -> None:
         """A BiLSTM-attention model gives every measure."""
 
     def begin(self, data: Sequence[TokenData], seeds: Sequence[int]) -> PackTraining:
@@ -119,13 +121,13 @@ class BiLSTMLearner:
         self,
         weights: Sequence[Weights],
         tokens: Sequence[Tokens],
-        measure: TokenMethod,
+        measure: Method,
         seeds: Sequence[int] = (),
     ) -> list[Tensor]:
         """Scores [N, T] of every model on its tokens: the same texts, masked in different ways."""
         p = {name: stack([w[name] for w in weights], self.device) for name in weights[0]}
         texts = Texts.of(tokens, self.device)
-        path = measure.path() if "path_gradient" in measure.needs else [(1.0, 1.0)]
+        path = path_of(measure) if "path_gradient" in measure.needs else [(1.0, 1.0)]
         found = torch.zeros(texts.ids.shape, dtype=p["decoder.bias"].dtype, device=self.device)
         budget = self.tokens_per_pass
         for rows in texts.by_length(budget // min(len(path), 10)):
@@ -288,7 +290,7 @@ class PackTraining:
             self.best[name].copy_(torch.where(chosen, value.detach(), self.best[name]))
 
     def state(self) -> dict[str, Tensor]:
-        """Everything needed to go on."""
+        """Everything needed to resume."""
         kept = {f"parameter/{name}": value.detach() for name, value in self.parameters.items()}
         kept |= {f"best/{name}": value for name, value in self.best.items()}
         for name, value in self.parameters.items():
@@ -298,7 +300,7 @@ class PackTraining:
         return {name: value.cpu().clone() for name, value in kept.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
         self._recorded = None
         for name, value in self.parameters.items():
             value.data.copy_(state[f"parameter/{name}"])

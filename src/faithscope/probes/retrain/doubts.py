@@ -1,182 +1,136 @@
-"""What a reader must know before trusting a ROAR run, in sentences."""
+"""Reasons to read a retraining run with care, found in its curves; some forbid verdicts."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING
 
-from faithscope.probes.retrain.jobs import BASELINE
+from faithscope.metrics import TrainingMetric
 from faithscope.probes.retrain.leakage import leaks, recoveries
-from faithscope.probes.retrain.verdict import METRICS, rise, score
+from faithscope.runs.cards import Doubt
+from faithscope.verdicts.curves import BASELINE, Trainings
+from faithscope.verdicts.sentences import test_score
 from faithscope.verdicts.statistics import FEWEST_SEEDS
 
-if TYPE_CHECKING:
-    from faithscope.probes.retrain.result import RoarResult
+NAMED = 5
+"""Trainings that are named before the rest is only counted."""
+CASES = 4
+"""The same of seeds that recover."""
 
 
-def warnings(result: RoarResult) -> list[str]:
-    """All of them, a sentence each."""
-    return [
-        *_few_seeds(result),
-        *_diverged(result),
-        *_unlearned(result),
-        *_doubts(result),
-        *_tiny(result),
-        *_leakage(result),
-        *_recoveries(result),
-        *_truncated(result),
-    ]
+def doubts_of(curves: Trainings, metrics: Sequence[TrainingMetric]) -> tuple[Doubt, ...]:
+    """All of them."""
+    return tuple(
+        [
+            *_few_seeds(curves),
+            *_diverged(curves),
+            *_unlearned(curves),
+            *_racu(curves, metrics),
+            *_rising(curves),
+            *_recoveries(curves),
+            *_truncated(curves),
+        ]
+    )
 
 
-def _few_seeds(result: RoarResult) -> list[str]:
-    if len(result.seeds) >= FEWEST_SEEDS:
-        return []
-    many = "1 seed" if len(result.seeds) == 1 else "2 seeds"
-    return [f"{many}: intervals over fewer than three seeds mean nothing, and are not shown."]
+def _few_seeds(curves: Trainings) -> Iterator[Doubt]:
+    if len(curves.seeds) < FEWEST_SEEDS:
+        yield Doubt(kind="few_seeds", count=len(curves.seeds))
 
 
-def _diverged(result: RoarResult) -> list[str]:
-    columns = [result.trainings[name].to_pylist() for name in ("job", "metric", "value")]
+def _diverged(curves: Trainings) -> Iterator[Doubt]:
+    columns = [curves.table[name].to_pylist() for name in ("job", "metric", "value")]
     rows = zip(*columns, strict=True)
     wild = (job for job, name, loss in rows if name == "cross_entropy" and not isfinite(loss))
     jobs = list(dict.fromkeys(wild))
-    if not jobs:
-        return []
-    more = f" and {len(jobs) - 5:,} more" if len(jobs) > 5 else ""
-    return [
-        f"{', '.join(jobs[:5])}{more} diverged: the cross-entropy on the test is not finite, "
-        "so their numbers mean nothing; a lower learning rate may help."
-    ]
+    if jobs:
+        yield Doubt(kind="diverged", names=tuple(jobs[:NAMED]), count=len(jobs))
 
 
-def _unlearned(result: RoarResult) -> list[str]:
-    if not result.is_unlearned:
-        return []
-    base, majority = (score(result.metric, value) for value in result.base_and_majority)
-    return [
-        f"The models of the intact texts ({METRICS[result.metric]} {base}) do no better than "
-        f"always guessing the most common class ({majority}), or so little that "
-        f"{result.tested:,} test texts cannot show it: they have learnt nothing that an "
-        "explanation could show."
-    ]
+def _unlearned(curves: Trainings) -> Iterator[Doubt]:
+    if curves.is_unlearned:
+        yield Doubt(kind="unlearned", forbids_verdict=True, numbers=curves.base_and_majority)
 
 
-def _doubts(result: RoarResult) -> list[str]:
-    said: list[str] = []
-    if not result.is_relative:
-        return said
-    found = {row["procedure"]: row for row in result.racu().to_pylist()}  # random's: all alike
-    kinds = {(*row["degenerate"], -1, *row["negative"]): row for row in found.values()}
+def _racu(curves: Trainings, metrics: Sequence[TrainingMetric]) -> Iterator[Doubt]:
+    """Where RACU is not defined, has its sign turned, divides by little, or was clipped."""
+    own = [metric for metric in metrics if metric.name == "racu"]
+    if not own:
+        return
+    if not curves.is_relative:
+        yield Doubt(kind="counted")
+        return
+    rows = list(curves.racu_rows(clip=False))
+    kinds = {(*row["degenerate"], -1, *row["negative"]): row for row in rows}  # all alike
     for row in kinds.values():
         if row["degenerate"]:
-            said.append(
-                f"RACU is not defined for seed{_listed(row['degenerate'])}: masking random "
-                "tokens loses no performance; left out of means and intervals."
-            )
+            yield Doubt(kind="no_loss", seeds=tuple(row["degenerate"]))
         if row["negative"]:
-            said.append(
-                f"RACU has its sign turned around for seed{_listed(row['negative'])}: with "
-                "everything masked the model does better than on average."
-            )
-    return said
-
-
-def _tiny(result: RoarResult) -> list[str]:
-    """Seeds that random masking leaves little to lose, and those whose RACU was clipped."""
-    if not result.is_relative or result.is_unlearned or result.measures == [BASELINE]:
-        return []
-    said = []
-    if floored := _floored(result):
-        said.append(
-            f"Random masking loses almost everything at its first level "
-            f"({result.levels[1]} %) with seed{_listed(floored)}: RACU divides by little "
-            "there, so read it with care."
-        )
-    free = result.racu(clip=False).to_pylist()
+            yield Doubt(kind="sign_turned", seeds=tuple(row["negative"]))
+    if curves.is_unlearned or curves.measures == [BASELINE]:
+        return
+    without = {seed for row in rows for seed in row["degenerate"]}  # nothing is lost, not all
+    if floored := [seed for seed in _floored(curves) if seed not in without]:
+        yield Doubt(kind="floored", seeds=tuple(floored), levels=(curves.levels[1],))
     beyond: dict[int, list[str]] = {}
-    for row in free if result.manifest["protocol"]["clip"] else []:
-        for seed, value in zip(result.seeds, row["values"], strict=True):
+    for row in rows if any(getattr(metric, "clip", False) for metric in own) else []:
+        for seed, value in zip(curves.seeds, row["values"], strict=True):
             if abs(value) > 1:
                 beyond.setdefault(seed, []).append(f"{row['measure']} ({row['procedure']})")
     if beyond:
-        named = "; ".join(f"seed {seed}, {', '.join(beyond[seed])}" for seed in sorted(beyond))
-        said.append(f"RACU was beyond ±100 % and is clipped to it: {named}.")
-    return said
+        cases = (f"seed {seed}, {', '.join(beyond[seed])}" for seed in sorted(beyond))
+        yield Doubt(kind="clipped", names=tuple(cases))
 
 
-def _floored(result: RoarResult) -> list[int]:
+def _floored(curves: Trainings) -> list[int]:
     """Seeds whose random curve is, up to chance, at its end at the first masked level."""
-    if result.metric == "cross_entropy":
+    if not curves.is_better_higher:
         return []
-    curves = result.values(BASELINE, result.procedures[0])
+    values = curves.values(BASELINE, curves.procedures[0])
     return [
         seed
-        for seed, curve in zip(result.seeds, curves, strict=True)
-        if len(curve) > 2 and curve[1] <= curve[-1] + result.noise(curve[-1])
+        for seed, curve in zip(curves.seeds, values, strict=True)
+        if len(curve) > 2 and curve[1] <= curve[-1] + curves.noise(curve[-1])
     ]
 
 
-def _leakage(result: RoarResult) -> list[str]:
+def _rising(curves: Trainings) -> Iterator[Doubt]:
     """Curves that rise beyond chance: more masking, better performance."""
-    said = []
-    unit = " %" if result.is_relative else " tokens"
-    for measure, procedure in result.kinds:
-        values = result.values(measure, procedure)
+    for measure, procedure in curves.kinds:
+        values = curves.values(measure, procedure)
         rising = leaks(values)
         if measure == BASELINE or not rising:
             continue
         mean = values.mean(0)
         stop = max(rising, key=lambda place: mean[place] - mean[:place].min())
         start = int(mean[:stop].argmin())
-        said.append(
-            f"{measure} ({procedure}): performance rises by "
-            f"{rise(result.metric, mean[stop] - mean[start])} from {result.levels[start]} to "
-            f"{result.levels[stop]}{unit} masked, so what is masked may give the class away."
+        yield Doubt(
+            kind="rising",
+            method=measure,
+            procedure=procedure,
+            levels=(curves.levels[start], curves.levels[stop]),
+            numbers=(float(mean[stop] - mean[start]),),
         )
-    return said
 
 
-def _recoveries(result: RoarResult) -> list[str]:
+def _recoveries(curves: Trainings) -> Iterator[Doubt]:
     """Single seeds that fall to guessing and know more again when more is masked."""
-    if not result.is_relative or result.is_unlearned or result.metric == "cross_entropy":
-        return []
+    if not curves.is_relative or curves.is_unlearned or not curves.is_better_higher:
+        return
     cases = []
-    for measure, procedure in result.kinds:
-        values = result.values(measure, procedure)
-        for seed, *ends in recoveries(values, result.tested):
+    for measure, procedure in curves.kinds:
+        values = curves.values(measure, procedure)
+        for seed, *ends in recoveries(values, curves.tested):
             low, high = (
-                f"{score(result.metric, values[seed, place])} at {result.levels[place]} %"
+                f"{test_score(curves.metric, values[seed, place])} at {curves.levels[place]} %"
                 for place in ends
             )
-            cases.append(f"{measure} ({procedure}), seed {result.seeds[seed]}: {low}, {high}")
-    if not cases:
-        return []
-    more = f"; and {len(cases) - 4:,} more" if len(cases) > 4 else ""
-    told = Counter(row["measure"] for row in result.one_class())
-    counted = ", ".join(f"{measure} {count:,}" for measure, count in told.items())
-    other = f" Trainings on masked texts that answer one class only: {counted}."
-    return [
-        "Performance falls to guessing and is higher again with more masked, which lost tokens "
-        "cannot do: a training failed there or the masks give the class away, and RACU takes "
-        f"the fall for tokens that mattered ({'; '.join(cases[:4])}{more})."
-        f"{other if told else ''}"
-    ]
+            cases.append(f"{measure} ({procedure}), seed {curves.seeds[seed]}: {low}, {high}")
+    if cases:
+        yield Doubt(kind="recovery", names=tuple(cases[:CASES]), count=len(cases))
 
 
-def _truncated(result: RoarResult) -> list[str]:
-    count = sum(result.manifest["data"]["truncated"].values())
-    if not count:
-        return []
-    total = sum(result.manifest["data"]["sizes"].values())
-    return [f"{count:,} of {total:,} texts are longer than the model reads and were cut."]
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    """Seeds after the word for them.
-
-    >>> "seed" + _listed([1, 2])
-    'seeds 1, 2'
-    """
-    return f"{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+def _truncated(curves: Trainings) -> Iterator[Doubt]:
+    count = sum(curves.texts.truncated.values())
+    if count:
+        yield Doubt(kind="truncated", count=count, total=sum(curves.texts.sizes.values()))

@@ -1,7 +1,7 @@
 """Fine-tuning a Hugging Face sequence classifier as the paper does: RoBERTa's recipe, any encoder.
 
 A training depends on its data, its seed and its recipe only: the head, the order of the texts and
-the dropout are keyed by (seed, epoch), so a training taken up again goes on as if never stopped.
+the dropout are keyed by (seed, epoch), so a resumed training continues as if never stopped.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch.nn import functional as F
 from faithscope.data.encoding import encode
 from faithscope.data.text import TextData, TokenData, Tokens
 from faithscope.errors import FaithscopeError
+from faithscope.methods import Method
 from faithscope.methods.encoder import explain_tokens
-from faithscope.methods.text import TokenMethod
 from faithscope.models.sources import choose_device
 from faithscope.models.text_classifier import Pretrained, TextClassifier, read_lengths
 from faithscope.probes.retrain.classification import classification_scores, selection_score
 from faithscope.probes.retrain.learner import Learner, Recipe, Trained, Training, Weights
-from faithscope.probes.retrain.store import tensor_digest
 from faithscope.rng import stream_keys
+from faithscope.runs.files import tensor_digest
 
 BETAS, EPSILON, WARM_UP = (0.9, 0.98), 1e-8, 0.06
 
@@ -109,7 +109,7 @@ class FinetuneLearner(Learner):
         self,
         weights: Sequence[Weights],
         tokens: Sequence[Tokens],
-        measure: TokenMethod,
+        measure: Method,
         seeds: Sequence[int],
     ) -> list[Tensor]:
         self.check(measure)
@@ -127,12 +127,13 @@ class FinetuneLearner(Learner):
         """The one module that weights to explain are loaded into."""
         return self.checkpoint.classifier(0, self.device)
 
-    def check(self, measure: TokenMethod) -> None:
+    def check(self, measure: Method) -> None:
         if "attention" in measure.needs:
-            raise FaithscopeError(
+            reason = (
                 f"The measure '{measure.label}' needs one attention weight per token, but "
-                f"'{self.name}' has several layers of many heads: leave it out, or use the BiLSTM."
+                f"'{self.name}' has several layers of many heads"
             )
+            raise FaithscopeError(f"{reason}: leave it out, or use the BiLSTM.", reason=reason)
 
 
 class Finetuning(Training):

@@ -15,19 +15,17 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, pairwise
 
 from faithscope.errors import FaithscopeError, choose
-from faithscope.methods.text import TokenMethod, measure
+from faithscope.verdicts.curves import BASELINE
 
 PROCEDURES = ("roar", "recursive")
 STRATEGIES = {"relative": tuple(range(0, 101, 10)), "count": tuple(range(11))}
 """What k counts (percent of a text's tokens, or tokens) and the paper's levels of it."""
-BASELINE = "random"
-"""The measure that all others are compared with; it is always among them."""
 MOST_SEEDS, MOST_TOKENS = 1_000, 10_000
 """More seeds, or tokens to mask, are a slip of the keyboard."""
 
@@ -150,13 +148,8 @@ class Jobs:
         return packs
 
 
-def reads_model(measure: TokenMethod) -> bool:
-    """Whether a measure's scores change from one trained model to another."""
-    return not measure.is_random and not measure.needs <= {"statistics"}
-
-
 def jobs_of(
-    measures: Sequence[TokenMethod],
+    measures: Mapping[str, bool],
     seeds: Iterable[int],
     levels: Iterable[int] | None = None,
     procedures: Iterable[str] = PROCEDURES,
@@ -164,42 +157,49 @@ def jobs_of(
 ) -> Jobs:
     """The trainings of a request. `random`, level 0 and, if relative, 100 % are always in it.
 
-    >>> from faithscope.methods.text import resolve_measures
-    >>> len(jobs_of(resolve_measures("all"), range(5)))  # five measures, one of them random
+    `measures` are labels, and whether each reads the model: whether its scores change from one
+    trained model to another.
+
+    >>> paper = dict.fromkeys(("attention", "gradient", "input_x_gradient", "ig"), True)
+    >>> len(jobs_of(paper, range(5)))  # and random
     395
     """
     choose("strategy", strategy, STRATEGIES)
     chosen = _checked_procedures(procedures)
     steps = checked_levels(levels, strategy)
     numbers = checked_seeds(seeds)
-    wanted = list(measures)
-    if BASELINE not in [item.label for item in wanted]:
-        wanted.append(measure(BASELINE))
+    wanted = {BASELINE: False} if not measures else {**measures}
+    wanted.setdefault(BASELINE, False)
     made: dict[Job, Job] = {}
     curves: dict[tuple[str, str, int], dict[int, Job]] = {}
     for k in steps:  # level by level, so that parents come before their children
-        for item in wanted:
+        for label, reads_model in wanted.items():
             for procedure in chosen:
                 for seed in numbers:
-                    curve = curves.setdefault((item.label, procedure, seed), {})
-                    job = _job(item, procedure, strategy, k, seed, curve)
+                    curve = curves.setdefault((label, procedure, seed), {})
+                    job = _job(label, reads_model, procedure, strategy, k, seed, curve)
                     curve[k] = made.setdefault(job, job)
-    labels = tuple(item.label for item in wanted)
-    return Jobs(tuple(made), labels, numbers, steps, chosen, strategy, curves)
+    return Jobs(tuple(made), tuple(wanted), numbers, steps, chosen, strategy, curves)
 
 
 def _job(
-    item: TokenMethod, procedure: str, strategy: str, k: int, seed: int, curve: dict[int, Job]
+    label: str,
+    reads_model: bool,
+    procedure: str,
+    strategy: str,
+    k: int,
+    seed: int,
+    curve: dict[int, Job],
 ) -> Job:
     """One level of a curve whose lower levels are there."""
     if k == 0 or (strategy == "relative" and k == 100):
         return Job(None, "roar", strategy, k, seed)
-    if not reads_model(item):
-        return Job(item.label, "roar", strategy, k, seed)
+    if not reads_model:
+        return Job(label, "roar", strategy, k, seed)
     before = curve[max(curve)]
     if procedure == "roar" or before.k == 0:
-        return Job(item.label, "roar", strategy, k, seed, curve[0])
-    return Job(item.label, "recursive", strategy, k, seed, before)
+        return Job(label, "roar", strategy, k, seed, curve[0])
+    return Job(label, "recursive", strategy, k, seed, before)
 
 
 def checked_levels(levels: Iterable[int] | None, strategy: str) -> tuple[int, ...]:
@@ -215,7 +215,7 @@ def checked_levels(levels: Iterable[int] | None, strategy: str) -> tuple[int, ..
     if any(k < 0 or (whole and k > 100) for k in found) or not inside:
         ends = "between 0 and 100 percent" if whole else "of at least one token"
         raise FaithscopeError(
-            f"The levels {', '.join(map(str, found)) or '(none)'} are no levels of masking: give "
+            f"The levels {', '.join(map(str, found)) or '(none)'} are not levels of masking: give "
             f"at least one {ends}."
         )
     if found != sorted(set(found)):
@@ -245,7 +245,7 @@ def _checked_procedures(procedures: Iterable[str]) -> tuple[str, ...]:
     for name in named:
         choose("procedure", name, PROCEDURES)
     if not named:
-        raise FaithscopeError(f"There is no procedure: give {' or '.join(PROCEDURES)}, or both.")
+        raise FaithscopeError(f"No procedure given: choose {' or '.join(PROCEDURES)}, or both.")
     return tuple(name for name in PROCEDURES if name in named)
 
 
@@ -260,7 +260,7 @@ def _whole_numbers(what: str, values: Iterable[int], most: int) -> list[int]:
 
 
 def _slug(label: str) -> str:
-    """A measure's label as part of a file's name; a hash tells apart what then looks the same.
+    """A measure's label as part of a file's name; a hash keeps names apart that then look the same.
 
     >>> _slug("integrated_gradients(steps=20)")
     'integrated_gradients.steps.20.7a7e47b3'

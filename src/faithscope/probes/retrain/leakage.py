@@ -78,12 +78,12 @@ def recoveries(curve: Array, tested: int) -> tuple[Recovery, ...]:
     found = []
     for seed, (own, noise) in enumerate(zip(share, variance, strict=True)):
         rises = own[None, :] - own[:, None]
-        told = rises > 4 * np.sqrt(noise[None, :] + noise[:, None])
-        told &= (own <= own[-1] + 2 * np.sqrt(noise[-1]))[:, None]
-        told &= np.triu(np.ones_like(told), 1)
-        told[0], told[:, -1] = False, False
-        if told.any():
-            low, high = np.unravel_index(np.where(told, rises, -1).argmax(), told.shape)
+        rising = rises > 4 * np.sqrt(noise[None, :] + noise[:, None])
+        rising &= (own <= own[-1] + 2 * np.sqrt(noise[-1]))[:, None]
+        rising &= np.triu(np.ones_like(rising), 1)
+        rising[0], rising[:, -1] = False, False
+        if rising.any():
+            low, high = np.unravel_index(np.where(rising, rises, -1).argmax(), rising.shape)
             found.append(Recovery(seed, int(low), int(high)))
     return tuple(found)
 

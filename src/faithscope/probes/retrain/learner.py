@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from faithscope.data.text import TextData, TokenData, Tokens
-from faithscope.methods.text import TokenMethod
+from faithscope.methods import Method
 
 Weights = Mapping[str, Tensor]
 """One trained model: its parameters by name, on the CPU."""
@@ -58,10 +58,10 @@ class Training(Protocol):
         """Train one more epoch and validate it."""
 
     def state(self) -> dict[str, Tensor]:
-        """Everything needed to go on, as tensors on the CPU."""
+        """Everything needed to resume, as tensors on the CPU."""
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a state: the epochs that follow are those that would have followed."""
+        """Resume from a state: the epochs that follow are those that would have followed."""
 
     def finish(self) -> list[Trained]:
         """Test every model's best epoch."""
@@ -85,10 +85,10 @@ class Learner(Protocol):
         self,
         weights: Sequence[Weights],
         tokens: Sequence[Tokens],
-        measure: TokenMethod,
+        measure: Method,
         seeds: Sequence[int],
     ) -> list[Tensor]:
         """Scores [N, T] (float32, CPU) of model i on tokens[i]; positions beyond lengths are 0."""
 
-    def check(self, measure: TokenMethod) -> None:
+    def check(self, measure: Method) -> None:
         """Refuse a measure that this model cannot give."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 from faithscope.data.text import TextData
-from faithscope.errors import FaithscopeError, unknown
+from faithscope.errors import unknown
 from faithscope.models.sources import choose_device
-from faithscope.probes.retrain.learner import Learner, Recipe
+from faithscope.probes.retrain.learner import Learner
 
 TEXT_MODELS = {
     "bilstm": "BiLSTM-attention, single or paired, as in the paper; trained from the start.",
@@ -37,7 +36,8 @@ def load_learner(
         device: "auto" is a GPU if there is one.
     """
     check_model(name)
-    changes = check_recipe(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+    asked = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     place = str(choose_device(device))
     if name == "bilstm":
         from faithscope.probes.retrain.bilstm import SETTINGS, BiLSTMLearner
@@ -54,15 +54,3 @@ def check_model(name: str) -> None:
     """Refuse a name that cannot be a model's, before anything is loaded."""
     if not isinstance(name, str) or not (name == "bilstm" or name.partition(":")[0] == "hf"):
         raise unknown("text model", str(name), TEXT_MODELS)
-
-
-def check_recipe(**given: float | None) -> dict[str, Any]:
-    """What of a recipe is changed; refuse numbers that cannot train anything."""
-    for key, value in given.items():
-        whole = Recipe.__annotations__[key] == "int"
-        known = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-        if value is not None and not (known and (1 if whole else 1e-12) <= value < math.inf):
-            what = "a whole number of at least 1" if whole else "a number above 0"
-            what += " that is finite" * (value == math.inf)
-            raise FaithscopeError(f"{key} must be {what}, got {value!r}.")
-    return {key: value for key, value in given.items() if value is not None}

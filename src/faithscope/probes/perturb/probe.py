@@ -1,0 +1,545 @@
+"""The perturbing probe: from a request for an evaluation to its plan, tasks and run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain, count
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from faithscope.data import (
+    Batch,
+    ImageData,
+    IndexedImages,
+    Skipped,
+    as_image_data,
+    as_tensor,
+    in_random_order,
+    load_data,
+)
+from faithscope.errors import FaithscopeError
+from faithscope.methods import METHODS, Method, resolve_methods
+from faithscope.metrics import Metric, SaCo, resolve_metrics
+from faithscope.models import Model, as_model, load_model, undisturbed
+from faithscope.perturb import FILLS
+from faithscope.probes.perturb.ask import Column, Setup
+from faithscope.probes.perturb.plan import check_resolution, passes_per_image
+from faithscope.probes.perturb.precision import prepare_forward
+from faithscope.probes.perturb.rescore import rescore
+from faithscope.probes.perturb.respond import choose_batch_size
+from faithscope.probes.perturb.stopping import Tolerance
+from faithscope.probes.perturb.worker import PerturbWorker
+from faithscope.probes.probe import Planned
+from faithscope.registry import plain_options
+from faithscope.request import Given, Perturb
+from faithscope.runs.cards import Cost, DataCard, Left, MethodCard, MetricCard, ModelCard, Named
+from faithscope.runs.machine import joined_names, joined_versions, this_machine
+from faithscope.runs.manifest import Manifest
+from faithscope.runs.plan import Plan
+from faithscope.runs.run import Run
+from faithscope.runs.scheduler import Answers
+from faithscope.runs.tables import join_tables
+from faithscope.runs.task import Task
+
+SHARD = 64
+"""Images that are planned together."""
+TABLES = ("scores", "responses", "maps", "spans", "samples", "pictures", "tasks")
+"""What a run leaves behind."""
+
+Tasks = list[Task] | Iterator[Task]
+
+
+class PerturbProbe:
+    """Perturb the input, and see how far the prediction falls."""
+
+    unit = "model passes"
+    keeps_tasks = False
+
+    def check(self, request: Perturb, given: Given) -> None:
+        """Names of methods and metrics are known."""
+        chosen_methods(request, given)
+        chosen_metrics(request, given)
+
+    def tasks(self, plan: Plan) -> list[Task]:
+        """They are read off the data."""
+        return []
+
+    def join(self, plan: Plan, runs: Sequence[Run]) -> Run:
+        """Only trainings have seeds that can be joined."""
+        raise FaithscopeError("Only runs of retraining can be joined: unpack them one by one.")
+
+    def prepare(self, request: Perturb, given: Given) -> Planned:
+        """Check and plan an evaluation: what is asked for, and the objects behind its names."""
+        methods, metrics = chosen_methods(request, given), chosen_metrics(request, given)
+        model = _model(request, given)
+        data = _data(request, given, model)
+        target = _target(request, given, len(data))
+        maps = _given_maps(given.maps, len(data))
+        if not isinstance(data, IndexedImages) and (maps or isinstance(target, Tensor)):
+            raise FaithscopeError(
+                "Maps and targets for each image need images in a known order, not a loader: give "
+                "the images as a tensor, a list or a folder."
+            )
+        first = _begin(data)
+        images = first.example.images
+        columns = _columns(model, images, methods, maps, request)
+        n = _unit_count(model, images, request.units)
+        k = one_k(request)
+        check_resolution(metrics, k, _most_units(model, data, n, request.units))
+        example = images.to(model.device)
+        with undisturbed(model.module):
+            forward = prepare_forward(model, request.precision, example[:32])
+            size = request.batch_size
+            if size == "auto":
+                size = choose_batch_size(forward, example)
+        setup = Setup(
+            request=request,
+            k=k,
+            model=model,
+            forward=forward,
+            fill=FILLS[request.fill],
+            batch_size=int(size),
+            columns=columns,
+            metrics=metrics,
+            maps=maps,
+            target=target,
+        )
+        resolved = request.model_copy(
+            update={
+                "model": model.name,
+                "data": data.name,
+                "methods": tuple(method.label for method in methods),
+                "metrics": tuple(metric.label for metric in metrics),
+                "precision": forward.precision,
+                "batch_size": int(size),
+            }
+        )
+        plan = Plan(
+            request=resolved,
+            model=Named(name=model.name, fingerprint=model.fingerprint),
+            data=Named(name=data.name, samples=len(data)),
+            methods=_method_cards(columns, maps),
+            metrics=metric_cards(metrics),
+            given={f"maps {name}": _digest(values) for name, values in maps.items()},
+            shard=max(1, min(SHARD, (1 << 27) // (len(columns) * n))),
+        )
+        per_image = passes_per_image(metrics, n, len(columns), k=k)
+        tasks = _tasks(data, plan.shard, per_image)
+        worker = first.worker(setup, data, request.pictures, tasks, plan.shard)
+        expected = max(len(data), sum(len(batch.images) for batch in first.batches))
+        return Planned(plan, worker, tasks, expected * per_image)
+
+    def adopt(self, planned: Planned, there: Plan, request: Perturb) -> Planned:
+        """Run in the batches and the precision that were chosen before."""
+        before, worker = there.request, planned.worker
+        if not isinstance(before, Perturb) or not isinstance(worker, PerturbWorker):
+            return planned
+        setup, changes = worker.setup, dict[str, Any]()
+        if request.precision == "auto" and before.precision != setup.forward.precision:
+            changes["precision"] = before.precision
+            setup = replace(setup, forward=prepare_forward(setup.model, before.precision))
+        if request.batch_size == "auto":
+            changes["batch_size"] = before.batch_size
+            setup = replace(setup, batch_size=int(before.batch_size))
+        resolved = planned.plan.request.model_copy(update=changes)
+        plan = planned.plan.model_copy(update={"request": resolved})
+        return replace(planned, plan=plan, worker=replace(worker, setup=setup))
+
+    def rule(self, plan: Plan) -> Tolerance | None:
+        """Stop when every mean is known as well as was asked for."""
+        assert isinstance(plan.request, Perturb)
+        tolerance = plan.request.tolerance
+        return None if tolerance is None else Tolerance(tolerance, plan.methods, plan.metrics)
+
+    def collect(self, plan: Plan, worker: PerturbWorker, answers: Answers) -> Run:
+        """The finished shards as one run, and everything needed to judge and repeat it."""
+        tables = {name: join_tables(name, answers.parts(name)) for name in TABLES}
+        skipped = join_tables("skipped", answers.parts("skipped")).to_pylist()
+        tasks = tables["tasks"].to_pylist()
+        samples = tables["samples"]
+        if not samples.num_rows:
+            raise _nothing_usable([Skipped(row["sample"], row["reason"]) for row in skipped])
+        label, predicted = samples["label"].to_numpy(), samples["predicted"].to_numpy()
+        hits = (label == predicted)[label >= 0]
+        model = worker.setup.model
+        rule = self.rule(plan)
+        if rule is not None:
+            for part in answers.parts("scores"):
+                rule.add({"scores": part})
+        manifest = Manifest(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            plan=plan,
+            model=ModelCard(
+                name=model.name,
+                weights=model.weights,
+                fingerprint=model.fingerprint,
+                mean=model.mean,
+                std=model.std,
+                dtype=str(model.dtype).removeprefix("torch."),
+                classes=model.classes,
+            ),
+            data=DataCard(
+                name=plan.data.name,
+                samples=samples.num_rows,
+                fingerprint=_fingerprint(samples),
+                accuracy=float(hits.mean()) if len(hits) else None,
+                skipped=tuple(Left(name=row["sample"], why=row["reason"]) for row in skipped),
+            ),
+            methods=_matched(plan, tables["maps"]),
+            metrics={card.label: card for card in plan.metrics},
+            cost=_cost(tasks, worker.setup.forward.deviation),
+            machine=this_machine(joined_names(row["machine"] for row in tasks)),
+            versions=joined_versions(row["versions"] for row in tasks),
+            stopping=None if rule is None else rule.summary(),
+            inputs=answers.inputs,
+        )
+        return Run(manifest, tables)
+
+    def rescore(self, run: Run, changes: dict[str, Any], given: Given) -> Run:
+        """Other metrics of a finished run, from what the model answered."""
+        request = run.manifest.plan.request
+        assert isinstance(request, Perturb)
+        request = request.model_copy(update=changes)
+        metrics = chosen_metrics(request, given)
+        return rescore(run, request, metrics, one_k(request), metric_cards(metrics))
+
+
+def one_k(request: Perturb) -> int | str:
+    """The protocol's K: the first of several."""
+    return request.k[0] if isinstance(request.k, tuple) else request.k
+
+
+def chosen_methods(request: Perturb, given: Given) -> list[Method]:
+    """The methods; none, if nothing was said and maps are given."""
+    named = (() if given.maps else ("all",)) if request.methods is None else request.methods
+    return resolve_methods([given.methods.get(name, name) for name in named])
+
+
+def chosen_metrics(request: Perturb, given: Given) -> list[Metric]:
+    """The metrics; of several K's, those that have one once for each."""
+    chosen = resolve_metrics([given.metrics.get(name, name) for name in request.metrics])
+    if not isinstance(request.k, tuple) or len(request.k) == 1:
+        return chosen
+    spread: list[Metric] = []
+    for metric in chosen:
+        if isinstance(metric, SaCo) and metric.k is None:
+            spread += [replace(metric, k=k) for k in request.k]
+        else:
+            spread.append(metric)
+    return spread
+
+
+def metric_cards(metrics: Sequence[Metric]) -> tuple[MetricCard, ...]:
+    """What a reader must know of every metric."""
+    return tuple(
+        MetricCard(
+            label=metric.label,
+            name=metric.name,
+            options=plain_options(metric.options),
+            higher_is_better=metric.higher_is_better,
+            bounds=(_finite(metric.bounds[0]), _finite(metric.bounds[1])),
+            paper=metric.paper,
+            equation=metric.equation,
+            groups_units=metric.groups_units,
+        )
+        for metric in metrics
+    )
+
+
+def _finite(bound: float) -> float | None:
+    return None if np.isinf(bound) else float(bound)
+
+
+def _model(request: Perturb, given: Given) -> Model:
+    if given.model is None:
+        return load_model(
+            request.model,
+            pretrained=request.pretrained,
+            checkpoint=request.checkpoint,
+            device=request.device,
+        )
+    _only_by_name("a model", request, ("checkpoint", "pretrained", "device"))
+    return as_model(given.model)
+
+
+def _data(request: Perturb, given: Given, model: Model) -> ImageData:
+    if given.data is None:
+        if given.labels is not None:
+            raise FaithscopeError(
+                "labels go with a tensor, an array or a list of images, not with a name: class "
+                "folders name theirs."
+            )
+        data: ImageData = load_data(request.data, model, limit=request.limit)
+    else:
+        _only_by_name("data", request, ("limit",))
+        data = as_image_data(given.data, given.labels)
+    return data if request.tolerance is None else in_random_order(data, request.seed)
+
+
+def _only_by_name(what: str, request: Perturb, names: Iterable[str]) -> None:
+    """Refuse options that say how something is got by name, where it was given as an object."""
+    for name in names:
+        if getattr(request, name) != Perturb.model_fields[name].default:
+            raise FaithscopeError(
+                f"{name} goes with {what} by name: leave it out beside an object, or give a name."
+            )
+
+
+def _target(request: Perturb, given: Given, count: int) -> str | int | Tensor:
+    if given.target is None:
+        return request.target
+    target: Tensor = given.target
+    if count and target.shape != (count,):
+        raise FaithscopeError(
+            f"target must be 'predicted', 'label', a class or one class for each of the {count} "
+            f"images, got shape {list(target.shape)}."
+        )
+    return target
+
+
+@dataclass(frozen=True, eq=False)
+class _Beginning:
+    """What was read of the data until there was an image to try things on."""
+
+    batches: list[Batch]
+    parts: list[tuple[list[int], list[Batch]]]
+    """Of data that can be read in any order: positions and what is there."""
+    rest: Iterator[Batch]
+    """Of other data: what comes next."""
+
+    @property
+    def example(self) -> Batch:
+        """The first images that can be used, of one shape."""
+        return next(batch for batch in self.batches if len(batch.images))
+
+    def worker(
+        self, setup: Setup, data: ImageData, pictures: int, tasks: Tasks, shard: int
+    ) -> PerturbWorker:
+        """A worker that reads nothing a second time."""
+        if not isinstance(data, IndexedImages):
+            whole = chain(self.batches, self.rest)
+            stream = chain.from_iterable(_cut(batch, shard) for batch in whole)
+            return PerturbWorker(setup, data, pictures, self.example, stream=stream)
+        assert isinstance(tasks, list)
+        read = {
+            task.id: batches
+            for task, (positions, batches) in zip(tasks, self.parts, strict=False)
+            if task.arguments["positions"] == positions
+        }
+        return PerturbWorker(setup, data, pictures, self.example, read)
+
+
+def _begin(data: ImageData) -> _Beginning:
+    """Read until there is a usable image; refuse data without one."""
+    if isinstance(data, IndexedImages):
+        read, parts = list[Batch](), list[tuple[list[int], list[Batch]]]()
+        for positions in data.parts(SHARD):
+            parts.append((positions, data.read_batches(positions)))
+            read += parts[-1][1]
+            if any(len(batch.images) for batch in read):
+                return _Beginning(read, parts, iter(()))
+        raise _nothing_usable([item for batch in read for item in batch.skipped])
+    read, rest = list[Batch](), iter(data.batches(SHARD))
+    for batch in rest:
+        read.append(batch)
+        if len(batch.images):
+            return _Beginning(read, [], rest)
+    raise _nothing_usable([item for batch in read for item in batch.skipped])
+
+
+def _cut(batch: Batch, size: int) -> Iterator[Batch]:
+    """A batch in parts of at most `size` images; what it skipped goes with the first."""
+    parts = list(batch.split(size))
+    if not parts:
+        yield batch
+        return
+    yield replace(parts[0], skipped=batch.skipped)
+    yield from parts[1:]
+
+
+def _nothing_usable(skipped: Sequence[Skipped]) -> FaithscopeError:
+    if not skipped:
+        return FaithscopeError("There are no images: give at least one.")
+    return FaithscopeError(
+        f"None of the {len(skipped)} images could be used; the first, '{skipped[0].sample}': "
+        f"{skipped[0].reason}."
+    )
+
+
+def _tasks(data: ImageData, shard: int, per_image: int) -> Tasks:
+    """A task per shard; of data that can be read only once, without end: they say where it is."""
+    if not isinstance(data, IndexedImages):
+        return (_task(number, shard, per_image, number * shard, []) for number in count())
+    tasks, offset = [], 0
+    for number, positions in enumerate(data.parts(shard)):
+        tasks.append(_task(number, len(positions), per_image, offset, positions))
+        offset += len(positions)
+    return tasks
+
+
+def _task(number: int, images: int, per_image: int, offset: int, positions: list[int]) -> Task:
+    return Task(
+        f"shard-{number:05d}",
+        "shard",
+        {"offset": offset, "positions": positions},
+        cost={"images": images, "model passes": images * per_image},
+        rereads=True,
+    )
+
+
+def _columns(
+    model: Model,
+    images: Tensor,
+    methods: list[Method],
+    given: Mapping[str, Tensor],
+    request: Perturb,
+) -> list[Column]:
+    """One column per method, per given map and per draw of random attribution."""
+    grid = model.grid(images.shape[-2], images.shape[-1])
+    for method in methods:
+        method.check(model, images)
+    for name, maps in given.items():
+        shape, size = tuple(maps.shape[1:]), tuple(images.shape[-2:])
+        if shape not in (size, grid):
+            raise FaithscopeError(
+                f"The maps '{name}' have shape {list(maps.shape)}: expected [{len(maps)}, "
+                f"{size[0]}, {size[1]}]"
+                + (f" or, by patch, [{len(maps)}, {grid[0]}, {grid[1]}]." if grid else ".")
+            )
+    columns = [Column(method.label, 0, method) for method in methods if not method.is_random]
+    columns += [Column(name) for name in given]
+    labels = [column.label for column in columns]
+    for label in labels:
+        if labels.count(label) > 1 or (label in given and label in METHODS):
+            raise FaithscopeError(f"'{label}' names both a method and given maps: rename the maps.")
+    baselines = {method.label: method for method in methods if method.is_random}
+    draws = request.random_draws
+    if draws:
+        baselines.setdefault("random", METHODS["random"])
+        if grid is not None:
+            baselines.setdefault("random_patch", METHODS["random_patch"])
+    for label, method in baselines.items():
+        columns += [Column(label, draw, method) for draw in range(max(1, draws))]
+    if not columns:
+        raise FaithscopeError("There is nothing to evaluate: give methods=… or maps=….")
+    return columns
+
+
+def _method_cards(columns: Sequence[Column], given: Mapping[str, Any]) -> tuple[MethodCard, ...]:
+    draws: dict[str, int] = {}
+    for column in columns:
+        draws[column.label] = draws.get(column.label, 0) + 1
+    methods = {column.label: column.method for column in columns}
+    cards = []
+    for label, method in methods.items():
+        if method is None:
+            cards.append(MethodCard(label=label, name=label, is_given=True))
+            continue
+        cards.append(
+            MethodCard(
+                label=label,
+                name=method.name,
+                options=plain_options(method.options),
+                granularity="" if method.granularity == "any" else method.granularity,
+                is_random=method.is_random,
+                draws=draws[label],
+            )
+        )
+    return tuple(cards)
+
+
+def _matched(plan: Plan, maps: pa.Table) -> dict[str, MethodCard]:
+    """The methods with the granularity that their maps had, and the random one of the same."""
+    assert isinstance(plan.request, Perturb)
+    names = (maps[name].to_pylist() for name in ("method", "granularity"))
+    seen: dict[str, str] = {}
+    for method, size in zip(*names, strict=True):
+        seen.setdefault(method, size)
+    random = {card.label for card in plan.methods if card.is_random}
+    cards = {}
+    for card in plan.methods:
+        coarse = seen[card.label] == "patch" or plan.request.units == "patches"
+        match = "random_patch" if coarse else "random"
+        matched = match if match in random and card.label not in random else None
+        cards[card.label] = card.model_copy(
+            update={"granularity": seen[card.label], "matched_random": matched}
+        )
+    return cards
+
+
+def _cost(tasks: Sequence[Mapping[str, Any]], deviation: float | None) -> Cost:
+    passes, seconds = (sum(row[name] for row in tasks) for name in ("passes", "seconds"))
+    explaining = sum(row["explaining"] for row in tasks)
+    return Cost(
+        seconds=seconds,
+        response_passes=passes,
+        explanation_passes=sum(row["explanation_passes"] for row in tasks),
+        explain_seconds=explaining,
+        passes_per_second=passes / max(1e-9, seconds - explaining),
+        batch_halvings=sum(row["halvings"] for row in tasks),
+        fp16_deviation=deviation,
+    )
+
+
+def _fingerprint(samples: pa.Table) -> str:
+    """A hash of all samples, by name and by their pixels."""
+    digest = hashlib.blake2b(digest_size=16)
+    columns = (samples[name].to_pylist() for name in ("sample", "digest"))
+    for sample, pixels in zip(*columns, strict=True):
+        digest.update(f"{sample}|{pixels}".encode())
+    return digest.hexdigest()
+
+
+def _given_maps(maps: Mapping[str, Any], count: int) -> dict[str, Tensor]:
+    given = {str(name): _as_maps(name, values) for name, values in maps.items()}
+    if "" in given:
+        raise FaithscopeError("The maps '' have no name: give one, maps={'mine': …}.")
+    for name, values in given.items():
+        if values.ndim != 3 or (count and len(values) != count):
+            raise FaithscopeError(
+                f"The maps '{name}' have shape {list(values.shape)}: expected {count} maps, "
+                f"[{count}, height, width]."
+            )
+        if not values.is_floating_point():
+            given[name] = values.to(torch.float64)
+    return given
+
+
+def _as_maps(name: str, values: Any) -> Tensor:
+    try:
+        made = as_tensor(values).detach()
+    except (TypeError, ValueError, RuntimeError):
+        made = torch.empty(0, dtype=torch.complex64)
+    if made.is_complex():
+        raise FaithscopeError(
+            f"The maps '{name}' must be one tensor or array of real numbers, got "
+            f"{type(values).__name__}."
+        )
+    return made
+
+
+def _digest(values: Tensor) -> str:
+    content = values.detach().cpu().contiguous().numpy().tobytes()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _unit_count(model: Model, images: Tensor, units: str) -> int:
+    if units == "patches":
+        rows, columns = model.require_grid(images, "units='patches'")
+        return rows * columns
+    return images.shape[-2] * images.shape[-1]
+
+
+def _most_units(model: Model, data: ImageData, first: int, units: str) -> int:
+    """The most units any sample has; only a list of tensors can hold several sizes."""
+    images = getattr(data, "images", None)
+    if not isinstance(images, list):
+        return first
+    return max(_unit_count(model, image, units) for image in images)

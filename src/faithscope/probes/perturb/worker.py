@@ -1,0 +1,154 @@
+"""What the perturbing probe does with a task: read images, ask the model, score the answers."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import torch
+
+from faithscope.data import Batch, ImageData, IndexedImages, Skipped
+from faithscope.errors import FaithscopeError
+from faithscope.methods import explain_batch
+from faithscope.models import cannot_run, undisturbed
+from faithscope.probes.perturb.ask import Answers, Setup, ask_shard
+from faithscope.probes.perturb.rows import join_shards, shard_tables, skipped_table
+from faithscope.runs.machine import device_name, package_versions
+from faithscope.runs.tables import table_of_rows
+from faithscope.runs.task import Context, Loaded, Tables, Task
+
+PACKAGES = ("torch", "torchvision", "timm", "transformers", "captum", "numpy", "scipy")
+"""What the numbers may depend on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """The answers to the batches of one task, and when they were asked for."""
+
+    answers: Sequence[Answers]
+    skipped: Sequence[Skipped]
+    began: float
+
+
+@dataclass(eq=False)
+class PerturbWorker:
+    """Evaluates shards of images on one device.
+
+    `example` are images to measure the cost on; `read` are batches that were read already, by the
+    task they belong to; `stream` is data that can be read only once, in order.
+    """
+
+    setup: Setup
+    data: ImageData
+    pictures: int
+    example: Batch
+    read: dict[str, list[Batch]] = field(default_factory=dict)
+    stream: Iterator[Batch] = field(default_factory=lambda: iter(()))
+    _until: float = 0.0
+    """When the last task was finished: what overlaps is counted once."""
+
+    def load(self, task: Task, context: Context) -> Loaded | None:
+        """Read the images of a task."""
+        batches = self.read.pop(task.id, None) or self._read(task)
+        if batches is None:
+            return None
+        digest = hashlib.blake2b(digest_size=16)
+        for batch in batches:
+            for sample, pixels in zip(batch.samples, batch.digests, strict=True):
+                digest.update(f"{sample}|{pixels}".encode())
+        near = next(chain.from_iterable(batch.samples for batch in batches), "")
+        return Loaded(batches, digest.hexdigest(), near)
+
+    def _read(self, task: Task) -> list[Batch] | None:
+        if isinstance(self.data, IndexedImages):
+            return self.data.read_batches(task.arguments["positions"])
+        batch = next(self.stream, None)
+        return None if batch is None else [batch]
+
+    def compute(self, task: Task, value: Sequence[Batch], context: Context) -> Asked:
+        """Ask the model everything that the metrics need to know of these images."""
+        began, left = time.perf_counter(), max(0, self.pictures - task.arguments["offset"])
+        answers = []
+        for batch in value:
+            if len(batch.images):
+                context.report("explaining")
+                answers.append(
+                    ask_shard(
+                        self.setup,
+                        batch,
+                        pictures=left,
+                        advance=lambda passes: context.report("measuring", passes),
+                    )
+                )
+                left = max(0, left - len(batch.images))
+        return Asked(answers, [item for batch in value for item in batch.skipped], began)
+
+    def finish(self, task: Task, computed: Asked, context: Context) -> Tables:
+        """Fetch the answers from the device and score them."""
+        answers = computed.answers
+        tables = {"skipped": skipped_table(computed.skipped)} if computed.skipped else {}
+        if answers:
+            tables |= join_shards(
+                [shard_tables(self.setup, self.data.name, held) for held in answers]
+            )
+        now = time.perf_counter()
+        taken, self._until = now - max(computed.began, self._until), now
+        spent = [held.spent for held in answers]
+        row = {
+            "task": task.id,
+            "kind": task.kind,
+            "seconds": taken,
+            "explaining": sum(part.explaining for part in spent),
+            "passes": sum(part.passes for part in spent),
+            "explanation_passes": sum(part.explanation_passes for part in spent),
+            "halvings": sum(part.halvings for part in spent),
+            "device": str(self.setup.model.device),
+            "machine": device_name(self.setup.model.device),
+            "versions": list(package_versions(PACKAGES).items()),
+        }
+        return {**tables, "tasks": table_of_rows("tasks", [row])}
+
+    def measure(self) -> Mapping[str, float]:
+        """Time one batch of the model and one small batch of the methods.
+
+        On a CPU the methods are timed on a single image: integrated gradients of a few images can
+        take longer than somebody who only wants to know will wait.
+        """
+        setup = self.setup
+        batch = self.example
+        fast = setup.model.device.type == "cuda"
+        images = batch.images[: setup.explain_batch_size if fast else 1].to(setup.model.device)
+        few = images.to(setup.forward.dtype)
+        inputs = few.repeat(setup.batch_size // len(few) + 1, 1, 1, 1)[: setup.batch_size]
+        with undisturbed(setup.model.module), setup.forward.mode():
+            try:
+                per_pass = _timed(lambda: setup.forward.logits(inputs)) / len(inputs)
+            except FaithscopeError:
+                raise
+            except (RuntimeError, AssertionError, ValueError, IndexError) as error:
+                raise cannot_run(setup.model, images, error) from error
+        wanted = [(column.method, column.draw) for column in setup.columns if column.method]
+        target = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+        per_image = 0.0
+        if wanted:
+            keys = batch.keys[: len(images)]
+            once = _timed(lambda: explain_batch(setup.model, images, target, wanted, keys=keys))
+            per_image = once / len(images)
+        return {"model passes": per_pass, "images": per_image}
+
+
+def _timed(call: Callable[[], Any]) -> float:
+    """Seconds of one call; where there is a GPU, after one to warm up."""
+    gpu = torch.cuda.is_available()
+    seconds = 0.0
+    for _ in range(2 if gpu else 1):
+        started = time.perf_counter()
+        call()
+        if gpu:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - started
+    return seconds

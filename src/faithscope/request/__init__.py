@@ -1,0 +1,24 @@
+"""What is asked for, as plain values: every option is declared once, in `requests`.
+
+Nothing heavy is imported here, since `--help` reads it.
+"""
+
+from faithscope.request.check import check_request, plain
+from faithscope.request.given import Given
+from faithscope.request.option import Option, options, python_names
+from faithscope.request.requests import KINDS, Perturb, Request, Retrain
+from faithscope.request.text import read_texts
+
+__all__ = [
+    "KINDS",
+    "Given",
+    "Option",
+    "Perturb",
+    "Request",
+    "Retrain",
+    "check_request",
+    "options",
+    "plain",
+    "python_names",
+    "read_texts",
+]

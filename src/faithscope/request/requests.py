@@ -1,0 +1,385 @@
+"""The options of an evaluation (`Perturb`) and of ROAR (`Retrain`), each declared once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from faithscope.request.option import Option
+
+Names = tuple[str, ...]
+Whole = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+K = Annotated[int, Field(ge=2)] | Literal["auto"]
+
+AT_LEAST_0, AT_LEAST_1 = "a whole number of at least 0", "a whole number of at least 1"
+TRUE_OR_FALSE = "true or false"
+SPECS = "A,B(OPTION=1),…"
+
+
+class Request(BaseModel):
+    """What both ways of probing are asked; plain values only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    kind: str
+    model: Annotated[
+        str,
+        Option(
+            "timm:…, hf:…, torchvision:…, bundled:… or file:…; see `list models`.",
+            "the name of a model",
+            metavar="NAME",
+            aliases=("models",),
+            axis=True,
+        ),
+    ]
+    data: Annotated[
+        str,
+        Option(
+            "A folder, bundled:cifar10, cifar10:DIR, imagenet:DIR, hf:ID, array:FILE; see "
+            "`list data`.",
+            "the name of a data set or a path",
+            metavar="NAME",
+            aliases=("images", "dataset", "datasets"),
+            axis=True,
+        ),
+    ]
+    limit: Annotated[
+        Positive | None,
+        Option(
+            "Use N samples, spread evenly over the data.",
+            AT_LEAST_1,
+            metavar="N",
+            role="running",
+        ),
+    ] = None
+    device: Annotated[
+        str,
+        Option(
+            "auto, cpu, cuda, cuda:1, …", "the name of a device", metavar="NAME", role="running"
+        ),
+    ] = "auto"
+    out: Annotated[
+        str | None,
+        Option(
+            "Keep the run here; run the same command to resume it.",
+            "a path",
+            metavar="DIR",
+            role="running",
+        ),
+    ] = None
+
+
+class Perturb(Request):
+    """Perturb the input: how far does the prediction fall without what a map points to?"""
+
+    kind: Literal["perturb"] = "perturb"
+
+    methods: Annotated[
+        Names | None,
+        Option(
+            "'all' are the papers' methods, 'registered' all of them; see `list methods`. "
+            "[default: all, or none if maps are given]",
+            "names of methods",
+            metavar=SPECS,
+            differs="freely",
+        ),
+    ] = None
+    metrics: Annotated[
+        Names,
+        Option(
+            "'all' are the papers' metrics, 'registered' all of them; see `list metrics`.",
+            "names of metrics",
+            metavar=SPECS,
+            differs="freely",
+        ),
+    ] = ("all",)
+    target: Annotated[
+        str | Whole,
+        Option(
+            "The class whose probability is watched.",
+            "class numbers, whole and from 0 upwards",
+            "target",
+            metavar="predicted|label|INT",
+            meanings={
+                "predicted": "The watched class is the one the model predicts for the intact "
+                "image.",
+                "label": "The watched class is the true one.",
+                "": "The watched class was given.",
+            },
+        ),
+    ] = "predicted"
+    k: Annotated[
+        K | Annotated[tuple[K, ...], Field(min_length=1)],
+        Option(
+            "SaCo's number of groups; several share maps and most passes.",
+            "a whole number of at least 2, or 'auto'",
+            metavar="N|auto",
+            meanings={
+                "auto": "SaCo's number of groups is chosen per map from 5, 10 and 20.",
+                "": "SaCo compares this many groups of units.",
+            },
+        ),
+    ] = 10
+    fill: Annotated[
+        str,
+        Option(
+            "What replaces removed units; see `list fills`.",
+            "the name of a fill",
+            "fill",
+            metavar="NAME",
+            aliases=("fills",),
+            axis=True,
+            choices="fill",
+            meanings={"": "Removed units are replaced: {summary}."},
+        ),
+    ] = "mean"
+    units: Annotated[
+        Literal["pixels", "patches"],
+        Option(
+            "What is ranked and removed.",
+            noun="units",
+            axis=True,
+            meanings={
+                "pixels": "Single pixels are ranked and removed.",
+                "patches": "Whole patches are ranked and removed.",
+            },
+        ),
+    ] = "pixels"
+    upsample: Annotated[
+        Literal["bilinear", "nearest"],
+        Option(
+            "How patch maps become pixel maps.",
+            noun="upsampling",
+            axis=True,
+            meanings={
+                "bilinear": "Patch maps become pixel maps by smooth interpolation.",
+                "nearest": "Patch maps become pixel maps by repeating each value over its patch.",
+            },
+        ),
+    ] = "bilinear"
+    ties: Annotated[
+        Literal["ascending", "descending"],
+        Option(
+            "Order of equal salience, by index.",
+            noun="tie order",
+            axis=True,
+            meanings={
+                "ascending": "Of units with equal salience the first in reading order ranks "
+                "higher.",
+                "descending": "Of units with equal salience the last in reading order ranks "
+                "higher.",
+            },
+        ),
+    ] = "ascending"
+    group: Annotated[
+        Literal["sum", "mean"],
+        Option(
+            "Salience of a SaCo group.",
+            noun="group salience",
+            meanings={
+                "sum": "A SaCo group weighs the sum of its units' salience, as in the paper.",
+                "mean": "A SaCo group weighs the mean of its units' salience.",
+            },
+        ),
+    ] = "sum"
+    random_draws: Annotated[
+        Whole,
+        Option(
+            "Number of random attributions; 0 leaves them out.",
+            "0 or more",
+            metavar="N",
+            meanings={"": "Number of random attributions, averaged per image."},
+        ),
+    ] = 3
+    seed: Annotated[
+        Whole,
+        Option(
+            "Seed for all random draws.",
+            AT_LEAST_0,
+            metavar="N",
+            aliases=("seeds",),
+            axis=True,
+            meanings={"": "Seed for all random draws."},
+        ),
+    ] = 0
+    precision: Annotated[
+        Literal["auto", "fp64", "fp32", "tf32", "fp16", "bf16"],
+        Option(
+            "Floating-point format of the perturbed passes.",
+            noun="precision",
+            meanings={"": "Floating-point format in which perturbed images were run."},
+        ),
+    ] = "auto"
+    tolerance: Annotated[
+        Annotated[float, Field(gt=0, lt=2)] | None,
+        Option(
+            "Use images in random order, and stop when every mean is known to within X.",
+            "a number above 0 and below 2",
+            metavar="X",
+            meanings={
+                "None": "Every image is used.",
+                "": "Images come in random order until every mean is known to within this.",
+            },
+        ),
+    ] = None
+    batch_size: Annotated[
+        Positive | Literal["auto"],
+        Option("Inputs per model call.", "'auto' or at least 1", metavar="N|auto", role="plan"),
+    ] = "auto"
+    pictures: Annotated[
+        Whole,
+        Option(
+            "Number of images with thumbnails in the report's gallery.",
+            "0 or more",
+            metavar="N",
+            role="running",
+        ),
+    ] = 1000
+    checkpoint: Annotated[
+        str | None,
+        Option(
+            "Weights: a .safetensors file or a torch state dict.",
+            "text",
+            metavar="FILE",
+            role="running",
+        ),
+    ] = None
+    pretrained: Annotated[
+        bool, Option("Download the library's pretrained weights.", TRUE_OR_FALSE, role="running")
+    ] = True
+
+
+class Retrain(Request):
+    """Mask what a measure points to and train again (ROAR, Recursive ROAR): how much is lost?"""
+
+    kind: Literal["retrain"] = "retrain"
+
+    model: Annotated[
+        str,
+        Option(
+            "The model to train.",
+            "the name of a text model",
+            metavar="bilstm|hf:ID",
+            aliases=("models",),
+            axis=True,
+        ),
+    ] = "bilstm"
+    data: Annotated[
+        str,
+        Option(
+            "babi:DIR(task=1), sst:DIR, imdb:DIR, snli:DIR, mimic:DIR(subset=anemia), hf:ID, "
+            "bundled:babi1 or your own .csv, .tsv, .jsonl; see `list texts`.",
+            "the name of a data set or a path",
+            metavar="NAME",
+            aliases=("dataset", "datasets"),
+            also=("dataset",),
+            axis=True,
+            differs="never",
+        ),
+    ]
+    methods: Annotated[
+        Names,
+        Option(
+            "'all' are the paper's measures, 'registered' all of them; see `list measures`.",
+            "names of measures",
+            metavar=SPECS,
+            name="measures",
+            differs="freely",
+        ),
+    ] = ("all",)
+    metrics: Annotated[
+        Names,
+        Option(
+            "What is computed from the curves: racu, area, end; see `list metrics`.",
+            "names of metrics",
+            metavar=SPECS,
+            differs="freely",
+        ),
+    ] = ("all",)
+    seeds: Annotated[
+        Positive | Annotated[tuple[Whole, ...], Field(min_length=1)],
+        Option(
+            "How many seeds, or which: '3' means 0,1,2; '3,' means 3.",
+            "a number of seeds, or seeds from 0 upwards",
+            metavar="N|A,B,…",
+            differs="freely",
+            meanings={"": "Each sets the initial weights of a model and the order of its batches."},
+        ),
+    ] = 5
+    levels: Annotated[
+        Annotated[tuple[Whole, ...], Field(min_length=1)] | None,
+        Option(
+            "How much to mask. [default: 10,20,…,90 percent, or 1,…,10]",
+            "whole numbers of at least 0",
+            metavar="A,B,…",
+            differs="never",
+            meanings={"": "How much is masked when a new model is trained."},
+        ),
+    ] = None
+    strategy: Annotated[
+        Literal["relative", "count"],
+        Option(
+            "Levels in percent, or in tokens.",
+            noun="strategy",
+            differs="never",
+            meanings={
+                "relative": "Levels are percentages of a text's tokens, rounded down.",
+                "count": "Levels are numbers of tokens.",
+            },
+        ),
+    ] = "relative"
+    procedures: Annotated[
+        Annotated[tuple[Literal["roar", "recursive"], ...], Field(min_length=1)],
+        Option(
+            "ROAR, Recursive ROAR or both.",
+            noun="procedure",
+            metavar="roar,recursive",
+            differs="freely",
+            meanings={
+                "": "ROAR ranks the tokens once, by the model of the unmasked texts; Recursive "
+                "ROAR ranks them again at each level, by the model trained there."
+            },
+        ),
+    ] = ("roar", "recursive")
+    epochs: Annotated[
+        Positive | None,
+        Option("Epochs per training. [default: the paper's]", AT_LEAST_1, metavar="N"),
+    ] = None
+    batch_size: Annotated[
+        Positive | None,
+        Option("Texts per training step. [default: the paper's]", AT_LEAST_1, metavar="N"),
+    ] = None
+    learning_rate: Annotated[
+        Annotated[float, Field(ge=1e-12, allow_inf_nan=False)] | None,
+        Option("Learning rate of Adam. [default: the paper's]", "a number above 0", metavar="X"),
+    ] = None
+    specials: Annotated[
+        bool,
+        Option(
+            "Count special tokens in sparsity.",
+            TRUE_OR_FALSE,
+            differs="freely",
+            meanings={
+                "True": "Sparsity counts special tokens, too, as the paper's program does.",
+                "False": "Sparsity counts the tokens that can be masked.",
+            },
+        ),
+    ] = True
+    keep_weights: Annotated[
+        bool, Option("Keep the weights of every model.", TRUE_OR_FALSE, role="running")
+    ] = False
+    keep_every: Annotated[
+        Annotated[float, Field(ge=0)],
+        Option(
+            "Seconds between saved states of a training; 0 saves every epoch.",
+            "a number of at least 0",
+            metavar="SECONDS",
+            role="running",
+        ),
+    ] = 5.0
+
+
+KINDS: dict[str, type[Request]] = {"perturb": Perturb, "retrain": Retrain}
+"""Requests by the way of probing."""

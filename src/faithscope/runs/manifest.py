@@ -1,0 +1,62 @@
+"""The manifest of a run: everything needed to judge and to repeat it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from faithscope.runs.cards import (
+    Cost,
+    DataCard,
+    Doubt,
+    Machine,
+    MethodCard,
+    MetricCard,
+    ModelCard,
+    Stopping,
+    Typed,
+)
+from faithscope.runs.files import as_json
+from faithscope.runs.plan import FORMAT, Plan, check_format
+
+
+class Manifest(Typed):
+    """What was run, on what, with what, at which cost, and which files hold the numbers."""
+
+    format: int = FORMAT
+    created: str
+    plan: Plan
+    model: ModelCard
+    data: DataCard
+    methods: dict[str, MethodCard]
+    metrics: dict[str, MetricCard]
+    cost: Cost
+    machine: Machine
+    versions: dict[str, str]
+    stopping: Stopping | None = None
+    doubts: tuple[Doubt, ...] = ()
+    inputs: dict[str, str] = Field(default_factory=dict)
+    """The hash of the input of each task that reads data, by the task."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """The hash of each file of the run, by its name."""
+
+    @property
+    def kind(self) -> str:
+        """How faithfulness was probed."""
+        return self.plan.kind
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """The options that decide what a number means."""
+        return self.plan.protocol
+
+    def content(self) -> dict[str, Any]:
+        """What is written."""
+        return {**self.model_dump(mode="json", exclude={"plan"}), "plan": self.plan.content()}
+
+    @staticmethod
+    def read(content: dict[str, Any]) -> Manifest:
+        """What `content` gave; a ValueError if it is no manifest of this version."""
+        check_format(content)
+        return Manifest.model_validate_json(as_json(content))

@@ -1,0 +1,106 @@
+"""The plan of a run: the request with nothing left open.
+
+The same plan on the same kind of device gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from faithscope.errors import FaithscopeError
+from faithscope.request import Perturb, Retrain, options
+from faithscope.runs.cards import Left, MethodCard, MetricCard, Named, Recipe, Typed, Whole
+from faithscope.runs.files import as_json, canonical
+
+FORMAT = 2
+"""Of the files of a run; others are refused."""
+SECTIONS = ("model", "data", "methods", "metrics")
+"""Options that a plan and a manifest have sections of their own for."""
+
+
+class Plan(Typed):
+    """Everything that decides the numbers, written before anything is computed."""
+
+    format: int = FORMAT
+    request: Annotated[Perturb | Retrain, Field(discriminator="kind")]
+    model: Named
+    data: Named
+    methods: tuple[MethodCard, ...]
+    metrics: tuple[MetricCard, ...]
+    left_out: tuple[Left, ...] = ()
+    given: dict[str, str] = Field(default_factory=dict)
+    """Fingerprints of maps and classes that were given."""
+    recipe: Recipe | None = None
+    shard: Whole = 0
+    """Samples that are planned together."""
+    pack_size: Whole = 0
+    """Models that are trained together at most."""
+    groups: tuple[tuple[int, ...], ...] = ()
+    """Seeds that are planned together; runs that were joined keep their own."""
+
+    @property
+    def kind(self) -> str:
+        """How faithfulness is probed."""
+        return self.request.kind
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """The options that decide what a number means, beside model, data, methods and metrics."""
+        return {
+            name: getattr(self.request, name)
+            for name, option in options(type(self.request)).items()
+            if option.role == "protocol" and name not in SECTIONS
+        }
+
+    def content(self) -> dict[str, Any]:
+        """What is written: no option that is a matter of running alone."""
+        running = {
+            name for name, held in options(type(self.request)).items() if held.role == "running"
+        }
+        return self.model_dump(mode="json", exclude={"request": running})
+
+    @staticmethod
+    def read(content: dict[str, Any]) -> Plan:
+        """What `content` gave; a ValueError if it is no plan of this version."""
+        check_format(content)
+        return Plan.model_validate_json(as_json(content))
+
+    def card(self, label: str) -> MethodCard:
+        """The card of a method."""
+        return next(card for card in self.methods if card.label == label)
+
+
+def check_format(content: dict[str, Any]) -> None:
+    """Refuse what another version wrote, with a ValueError."""
+    found = content.get("format")
+    if found != FORMAT:
+        raise ValueError(f"it has format {found}, this faithscope reads {FORMAT}")
+
+
+def check_same(there: Plan, here: Plan, where: object) -> None:
+    """Refuse a folder that holds another run, naming what differs."""
+    differing = list(differences(there.content(), here.content()))
+    if differing:
+        raise FaithscopeError(
+            f"'{where}' holds another run ({'; '.join(differing[:3])}): choose another folder, or "
+            "remove it."
+        )
+
+
+def differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
+    """What differs between two plans, in words."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in sorted({*there, *here}):
+            yield from differences(there.get(key), here.get(key), f"{name} {key}".strip())
+    elif there != here:
+        yield f"{name} is {_short(there)} there and {_short(here)} here"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict) and "label" in value[0]:
+        value = [card["label"] for card in value]
+    text = canonical(value).decode() if not isinstance(value, str) else f'"{value}"'
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,307 @@
+"""Studies: one YAML file, many runs, one folder; and the runs of a folder.
+
+The keys of a study are the options of its runs. Some are *axes*: a list of values makes one run
+each, and every combination is a run in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from faithscope.api import Prepared, prepare_request
+from faithscope.errors import FaithscopeError, choose, unknown
+from faithscope.models import Model, load_model
+from faithscope.probes import probe_of
+from faithscope.report import write_figures, write_page, write_tables
+from faithscope.request import (
+    KINDS,
+    Given,
+    Perturb,
+    Request,
+    check_request,
+    options,
+    plain,
+    python_names,
+)
+from faithscope.result import Result, load_result, runs_in
+from faithscope.runs.run import is_run
+from faithscope.runs.scheduler import Forecast
+from faithscope.verdicts.sensitivity import distinguishing_labels, sensitivity_rows
+
+WORDS = {"perturb": "perturb", "retrain": "retrain", "images": "perturb", "roar": "retrain"}
+"""What a study may call its kind; without a word about it, it perturbs inputs."""
+MODEL_KEYS = ("name", "checkpoint", "pretrained", "device")
+EXAMPLES = {"model": "bundled:cifar10_vit", "data": "bundled:cifar10"}
+
+Runner = Callable[[str, Prepared], Result]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What to run: requests by the names of their folders."""
+
+    name: str
+    cells: Mapping[str, Request]
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Results by the names of their folders, the oldest first, and the runs still unfinished."""
+
+    results: dict[str, Result]
+    unfinished: tuple[str, ...] = ()
+    name: str = ""
+
+    def __getitem__(self, label: str) -> Result:
+        return self.results[choose("run of this study", label, self.results)]
+
+    @property
+    def labelled(self) -> dict[str, Result]:
+        """The results by what distinguishes them, as "fill=blur"."""
+        names = distinguishing_labels(self.results)
+        return {names[name]: result for name, result in self.results.items()}
+
+    def sensitivity(self) -> pa.Table:
+        """What an option of the protocol moves: for every axis, its first value against the others.
+
+        One row per metric: `absolute` and `signed` mean change of a score, the signed one with its
+        interval; `flipped`, the share of pairs of methods whose order of means changes; and
+        `agreement`, the rank correlation over methods, image by image, with its interval.
+        """
+        return pa.Table.from_pylist(sensitivity_rows(self.results))
+
+    def report(self, path: str | Path) -> Path:
+        """Write all of them as one self-contained HTML page."""
+        notes = [f"Not finished, and not on this page: {', '.join(self.unfinished)}."]
+        return write_page(
+            self.labelled,
+            Path(path),
+            title=self.name if len(self.results) > 1 else None,
+            notes=notes if self.unfinished else (),
+        )
+
+    def write_figures(self, folder: str | Path) -> list[Path]:
+        """Write every figure, as PDF and PNG."""
+        return write_figures(self.labelled, folder)
+
+    def write_tables(self, folder: str | Path) -> list[Path]:
+        """Write the tables, as Markdown, LaTeX and CSV."""
+        return write_tables(self.labelled, folder)
+
+
+# Reading a study
+
+
+def load_study(path: str | Path, changes: Mapping[str, Any] | None = None) -> Study:
+    """Read a study from YAML, with some keys changed; what is wrong is said in one sentence."""
+    file = Path(path)
+    try:
+        content = read_yaml(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FaithscopeError(
+            f"The study '{path}' cannot be read ({error.strerror}): check the path."
+        ) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise FaithscopeError(f"The study '{path}' is not YAML ({reason}).") from None
+    if not isinstance(content, dict):
+        raise FaithscopeError(f"The study '{path}' must hold keys and values, such as 'model: …'.")
+    return make_study({"name": file.stem, **content}, changes or {})
+
+
+class _UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML in which a key may be given once."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.YAMLError(f"the key '{key}' is given twice")
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(text: str) -> Any:
+    """Read YAML safely; keys that are given twice are an error."""
+    return yaml.load(text, _UniqueKeys)  # a SafeLoader
+
+
+def make_study(content: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Study:
+    """Check every key and value of a study; `changes` are keys that count instead."""
+    held = dict(content)
+    kind = KINDS[WORDS[choose("kind of study", held.pop("kind", "perturb"), WORDS)]]
+    values = {**_by_field(kind, held), **_by_field(kind, changes or {})}
+    name = values.pop("name", None)
+    if not isinstance(name, str) or not re.fullmatch(r"[\w][\w .-]*", name):
+        raise FaithscopeError(f"The study's 'name' must be a plain word, got {name!r}.")
+    for key, field in kind.model_fields.items():
+        if field.is_required() and key != "kind" and not values.get(key):
+            example = EXAMPLES.get(key, "…") if kind is Perturb else "bundled:babi1"
+            raise FaithscopeError(f"A study needs '{key}': for example {key}: [{example}].")
+    axes = {name: _axis(name, values.pop(name)) for name in _axes(kind) if name in values}
+    cells: dict[str, Request] = {}
+    for chosen in product(*axes.values()):
+        request = _cell(kind, values, dict(zip(axes, chosen, strict=True)))
+        label = cell_label(request)
+        if label in cells:
+            raise FaithscopeError(
+                f"Two runs of the study would both be called '{label}': rename a checkpoint or "
+                "data folder, or name the model once."
+            )
+        cells[label] = request
+    for request in cells.values():
+        probe_of(request.kind).check(request, Given())
+    return Study(name, cells)
+
+
+def _axes(kind: type[Request]) -> list[str]:
+    return [name for name, option in options(kind).items() if option.axis]
+
+
+def _by_field(kind: type[Request], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by the names of fields, whatever they were called."""
+    known = {alias: name for name, held in options(kind).items() for alias in held.aliases}
+    known |= {held.name: name for name, held in options(kind).items() if held.name}
+    known |= {name: name for name, held in options(kind).items()} | {"name": "name"}
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        if key not in known:
+            raise unknown("key of a study", str(key), ["kind", "name", *python_names(kind)])
+        if known[key] in values:
+            raise FaithscopeError(f"The study gives '{known[key]}' twice, also as '{key}'.")
+        values[known[key]] = value
+    return values
+
+
+def _axis(name: str, value: Any) -> list[Any]:
+    """The values of an axis; one value is a list of one."""
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if not items:
+        raise FaithscopeError(f"The study's '{name}' is empty: give at least one value.")
+    if len({repr(item) for item in items}) < len(items):
+        raise FaithscopeError(f"The study's '{name}' names something twice: name it once.")
+    return items
+
+
+def _cell(kind: type[Request], values: Mapping[str, Any], chosen: dict[str, Any]) -> Request:
+    """One run: a model may be a name, or a name with how it is loaded."""
+    model = chosen.get("model")
+    if isinstance(model, Mapping):
+        if not isinstance(model.get("name"), str):
+            raise FaithscopeError(
+                f"A model of a study is a name, or has one (name: …, checkpoint: …), got {model!r}."
+            )
+        for key in model:
+            if key not in MODEL_KEYS or key not in ("name", *options(kind)):
+                raise unknown("key of a model in a study", str(key), MODEL_KEYS)
+        how = {key: value for key, value in model.items() if key != "name"}
+        chosen = {**chosen, "model": model["name"], **how}
+    return check_request(kind, {**values, **plain(chosen)}, of="key of a study")
+
+
+def cell_label(request: Request) -> str:
+    """The name of a run's folder: the values of the axes."""
+    parts = []
+    for name in _axes(type(request)):
+        value = str(getattr(request, name))
+        if name == "model" and getattr(request, "checkpoint", None):
+            value = f"{value}-{Path(request.checkpoint).stem}"  # type: ignore[attr-defined]
+        parts.append(re.sub(r"[^\w.=-]+", "-", value).strip("-"))
+    return "_".join(parts)
+
+
+# Running a study
+
+
+def prepare_cells(
+    study: Study, out: str | Path | None = None, device: str = "auto"
+) -> Iterator[tuple[str, Prepared]]:
+    """Check and plan the runs one after the other; a model is loaded once."""
+    loaded: tuple[Any, Model] | None = None
+    for label, request in study.cells.items():
+        changes = {} if out is None else {"out": str(Path(out) / label)}
+        if request.device == "auto":
+            changes["device"] = device
+        request = request.model_copy(update=changes)
+        given = Given()
+        if isinstance(request, Perturb):
+            how = (request.model, request.checkpoint, request.pretrained, request.device)
+            if loaded is None or loaded[0] != how:
+                loaded = how, load_named_model(request)
+            given, request = Given(model=loaded[1]), with_model(request)
+        yield label, prepare_request(request, given)
+
+
+def load_named_model(request: Perturb) -> Model:
+    """The model that a request names."""
+    return load_model(
+        request.model,
+        pretrained=request.pretrained,
+        checkpoint=request.checkpoint,
+        device=request.device,
+    )
+
+
+def with_model(request: Perturb) -> Perturb:
+    """The same request beside its model, which is loaded already."""
+    return request.model_copy(update={"checkpoint": None, "pretrained": True, "device": "auto"})
+
+
+def forecast_study(
+    study: Study, out: str | Path | None = None, device: str = "auto"
+) -> dict[str, Forecast]:
+    """What every run will cost."""
+    return {label: prepared.forecast() for label, prepared in prepare_cells(study, out, device)}
+
+
+def run_study(
+    study: Study, out: str | Path, *, device: str = "auto", run: Runner | None = None
+) -> Runs:
+    """Run everything into folders below `out`; what is finished is not run again."""
+    results = {}
+    for label, prepared in prepare_cells(study, out, device):
+        results[label] = run(label, prepared) if run else prepared.run()
+    return Runs(results, name=study.name)
+
+
+# The runs of a folder
+
+
+def load_results(folder: str | Path) -> Runs:
+    """Read the run in a folder, or every finished run in the folders of a study.
+
+    Runs that were begun and not finished are named in `unfinished`.
+    """
+    root = Path(folder)
+    if is_run(root):
+        name = root.resolve().name
+        return Runs({name: load_result(root)}, name=name)
+    finished, unfinished = runs_in(root)
+    loaded = {path: load_result(path) for path in finished}
+    in_order = sorted(loaded, key=lambda path: _moment(path, loaded[path]))
+    _check_kinds(root, {path.name: loaded[path] for path in in_order})
+    return Runs(
+        {path.name: loaded[path] for path in in_order}, tuple(unfinished), root.resolve().name
+    )
+
+
+def _check_kinds(root: Path, results: Mapping[str, Result]) -> None:
+    """Two kinds of run in one folder cannot be shown together."""
+    kinds: dict[str, list[str]] = {}
+    for name, result in results.items():
+        kinds.setdefault(result.manifest.kind, []).append(name)
+    if len(kinds) > 1:
+        listed = " and ".join(f"{kind} runs ({', '.join(own)})" for kind, own in kinds.items())
+        raise FaithscopeError(f"'{root.name}' holds {listed}: give the folder of one of them.")
+
+
+def _moment(path: Path, result: Result) -> tuple[str, int]:
+    """When a run was finished; files know it better than to the second."""
+    return result.manifest.created, (path / "manifest.json").stat().st_mtime_ns

@@ -1,0 +1,271 @@
+"""What the scores of a run say: means with intervals, tests against random, every two methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from faithscope.errors import FaithscopeError, choose
+from faithscope.runs.run import Run
+from faithscope.verdicts.curves import Trainings
+from faithscope.verdicts.replicates import REPLICATES, Replicate
+from faithscope.verdicts.statistics import effect_size, metric_correlation
+
+Array = NDArray[np.float64]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Series:
+    """What is scored: a method and, where it was retrained, by which procedure."""
+
+    method: str
+    procedure: str | None = None
+
+    @property
+    def label(self) -> str:
+        """What it is called: a method, or METHOD/PROCEDURE."""
+        return self.method if self.procedure is None else f"{self.method}/{self.procedure}"
+
+
+@dataclass(frozen=True, eq=False)
+class Findings(Run):
+    """A run with its statistics; every number is a function of its tables."""
+
+    @property
+    def methods(self) -> list[str]:
+        """Method labels in the order they were asked for."""
+        return list(self.manifest.methods)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Metric labels in the order they were asked for."""
+        return list(self.manifest.metrics)
+
+    @cached_property
+    def procedures(self) -> list[str]:
+        """How models were retrained; none where the model was given."""
+        return list(getattr(self.manifest.plan.request, "procedures", ()))
+
+    @cached_property
+    def series(self) -> list[Series]:
+        """Everything that is scored, in the order it was asked for."""
+        procedures: list[str | None] = [*self.procedures] or [None]
+        return [Series(method, name) for method in self.methods for name in procedures]
+
+    @property
+    def replicate(self) -> Replicate:
+        """The statistics of what is repeated: samples, or trainings."""
+        return REPLICATES[self.manifest.kind]
+
+    @cached_property
+    def replicates(self) -> list[Any]:
+        """The names of the samples, or the seeds."""
+        if self.manifest.kind == "retrain":
+            return self.trained.seeds
+        names: list[Any] = self.samples["sample"].to_pylist()
+        return names
+
+    @cached_property
+    def trained(self) -> Trainings:
+        """The trainings as curves; refused of a run that trained nothing."""
+        texts = self.manifest.data.texts
+        if texts is None:
+            raise FaithscopeError("This run trained no models: it has no curves over levels.")
+        return Trainings(self.manifest.plan, texts, self.trainings)
+
+    @cached_property
+    def cube(self) -> Array:
+        """All scores, random draws averaged: [series, metrics, replicates]."""
+        shape = (len(self.series), len(self.metrics), len(self.replicates))
+        values = self.scores["value"].to_numpy()
+        known = ~np.isnan(values)
+        size, flat = int(np.prod(shape)), self._places(shape)
+        sums = np.bincount(flat[known], values[known], minlength=size)
+        counts = np.bincount(flat[known], minlength=size)
+        with np.errstate(invalid="ignore"):
+            return (sums / counts).reshape(shape)
+
+    def _places(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """Where every score stands in the cube, flattened."""
+        series = codes(self.scores["method"], self.methods)
+        if self.procedures:
+            procedure = codes(self.scores["procedure"], self.procedures)
+            series = series * len(self.procedures) + procedure
+        if self.manifest.kind == "retrain":
+            place = {seed: i for i, seed in enumerate(self.replicates)}
+            own = np.array([place[seed] for seed in self.scores["training"].to_pylist()])
+        else:
+            own = codes(self.scores["sample"], self.replicates)
+        metric = codes(self.scores["metric"], self.metrics)
+        return np.ravel_multi_index((series, metric, own.astype(np.int64)), shape)
+
+    def values(self, method: str, metric: str, procedure: str | None = None) -> Array:
+        """Scores of one method and metric, random draws averaged: [replicates]."""
+        choose("method of this result", method, self.methods)
+        choose("metric of this result", metric, self.metrics)
+        if self.procedures:
+            name = self.procedures[-1] if procedure is None else procedure
+            procedure = choose("procedure of this result", name, self.procedures)
+        return self.scores_of(Series(method, procedure), metric)
+
+    def scores_of(self, series: Series, metric: str) -> Array:
+        """The same of a series."""
+        values: Array = self.cube[self.series.index(series), self.metrics.index(metric)]
+        return values
+
+    @property
+    def forbids_verdicts(self) -> bool:
+        """Whether a doubt stands against every verdict: the model has learnt nothing, say."""
+        return any(doubt.forbids_verdict for doubt in self.manifest.doubts)
+
+    def baseline(self, series: Series, metric: str) -> Array | None:
+        """What scores are tested against: those of the matched random method, or zero."""
+        card = self.manifest.methods[series.method]
+        if card.is_random or card.matched_random is None:
+            return None
+        if self.manifest.metrics[metric].against == "zero":
+            return np.zeros(len(self.replicates))
+        return self.scores_of(Series(card.matched_random, series.procedure), metric)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The summary's rows."""
+        flagged = self._flagged()
+        rows: list[Row] = []
+        differences, directions = [], []
+        for i, series in enumerate(self.series):
+            card = self.manifest.methods[series.method]
+            for j, metric in enumerate(self.metrics):
+                values = self.cube[i, j]
+                known = values[~np.isnan(values)]
+                low, high = self.replicate.interval(known)
+                other = self.baseline(series, metric)
+                gap = np.full_like(values, np.nan) if other is None else values - other
+                differences.append(gap)
+                directions.append(self.manifest.metrics[metric].higher_is_better)
+                rows.append(
+                    {
+                        "method": series.method,
+                        "procedure": series.procedure,
+                        "metric": metric,
+                        "mean": float(known.mean()) if len(known) else float("nan"),
+                        "ci_low": low,
+                        "ci_high": high,
+                        "n": len(known),
+                        "flagged": int(flagged[i, j]),
+                        "matched_random": card.matched_random or "",
+                        "difference": _mean(gap),
+                    }
+                )
+        tested = self.replicate.test(differences, directions)
+        for row, p_value, verdict in zip(rows, tested.p, tested.verdicts, strict=True):
+            row["p_vs_random"] = p_value
+            row["verdict"] = "" if self.forbids_verdicts else verdict
+        return rows
+
+    def summary(self) -> pa.Table:
+        """Method × metric: mean, 95 % interval, n, flagged, and the test against random.
+
+        `p_vs_random` is Holm-adjusted over the whole table (NaN over trainings, which are judged by
+        their intervals); `verdict` is "better", "worse" or "same" than the matched random method,
+        "" where there is none or too little to say.
+        """
+        return pa.Table.from_pylist(self.rows)
+
+    def arrow(self, metric: str) -> str:
+        """Which way is better."""
+        return "↑" if self.manifest.metrics[metric].higher_is_better else "↓"
+
+    def comparisons(self) -> pa.Table:
+        """Every two methods on every metric: difference with interval, p and effect sizes.
+
+        p-values are Holm-adjusted over all of them.
+        """
+        rows: list[Row] = []
+        differences = []
+        for metric in self.metrics:
+            for first, second in combinations(self.series, 2):
+                if first.procedure != second.procedure:
+                    continue
+                difference = self.scores_of(first, metric) - self.scores_of(second, metric)
+                known = difference[~np.isnan(difference)]
+                low, high = self.replicate.interval(known)
+                size = effect_size(difference)
+                differences.append(difference)
+                rows.append(
+                    {
+                        "metric": metric,
+                        "method": first.label,
+                        "other": second.label,
+                        "difference": float(known.mean()) if len(known) else float("nan"),
+                        "ci_low": low,
+                        "ci_high": high,
+                        "n": len(known),
+                        "d_z": float(size.d_z),
+                        "rank_biserial": float(size.rank_biserial),
+                    }
+                )
+        tested = self.replicate.test(differences, [True] * len(rows))
+        for row, p_value in zip(rows, tested.p, strict=True):
+            row["p"] = p_value
+        return pa.Table.from_pylist(rows)
+
+    def correlations(self) -> pa.Table:
+        """Do metrics agree on which method is better? Rank correlation, replicate by replicate.
+
+        The mean with its interval; + means that they agree. Random attribution is one of the
+        methods.
+        """
+        better = np.array([self.manifest.metrics[m].higher_is_better for m in self.metrics])
+        found = metric_correlation(self.cube, better)
+        return pa.Table.from_pylist(
+            [
+                {
+                    "metric": self.metrics[one],
+                    "other": self.metrics[other],
+                    "correlation": float(found.mean[one, other]),
+                    "ci_low": float(found.low[one, other]),
+                    "ci_high": float(found.high[one, other]),
+                    "samples": int(found.samples[one, other]),
+                }
+                for one, other in combinations(range(len(self.metrics)), 2)
+            ]
+        )
+
+    def _flagged(self) -> NDArray[np.int64]:
+        """How many replicates have a flag: [series, metrics]."""
+        shape = (len(self.series), len(self.metrics), len(self.replicates))
+        flagged = np.zeros(shape, dtype=bool)
+        texts = self.scores["flag"].to_pylist()
+        marked = np.array([bool(text) for text in texts], dtype=bool)
+        flagged.flat[self._places(shape)[marked]] = True
+        counts: NDArray[np.int64] = flagged.sum(-1)
+        return counts
+
+
+def codes(column: pa.ChunkedArray, names: Sequence[str]) -> NDArray[np.int64]:
+    """A column of names as their places in a list."""
+    place = {name: position for position, name in enumerate(names)}
+    encoded = column.combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = (
+            encoded.chunk(0)
+            if encoded.num_chunks
+            else pa.array([], pa.string()).dictionary_encode()
+        )
+    dictionary = np.array([place[name] for name in encoded.dictionary.to_pylist()], dtype=np.int64)
+    indices: NDArray[np.int64] = dictionary[encoded.indices.to_numpy(zero_copy_only=False)]
+    return indices
+
+
+def _mean(values: Array) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")

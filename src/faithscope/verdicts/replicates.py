@@ -1,0 +1,122 @@
+"""What is repeated, and which statistics fit it: samples of a given model, or whole trainings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from faithscope.verdicts.statistics import (
+    FEWEST_SEEDS,
+    bootstrap_interval,
+    holm,
+    interval_or_nan,
+    is_above_zero,
+    paired_p_values,
+)
+
+Array = NDArray[np.float64]
+
+SIGNIFICANT = 0.05
+
+
+class Tested(NamedTuple):
+    """The tests of several paired differences: p-values, if there are any, and verdicts."""
+
+    p: list[float]
+    verdicts: list[str]
+    """"better", "worse", "same", or "" where nothing can be said."""
+
+
+class Replicate(Protocol):
+    """The statistics of one kind of replicate."""
+
+    word: str
+    """What one is called."""
+    how: str
+    """How a difference is tested, in words."""
+
+    def interval(self, values: Array) -> tuple[float, float]:
+        """The 95 % interval of a mean; NaN if there are too few values."""
+
+    def test(self, differences: Sequence[Array], higher_is_better: Sequence[bool]) -> Tested:
+        """Test every mean difference against zero; NaN stands for a pair that is missing."""
+
+    def needed(self, comparisons: int) -> int:
+        """The fewest replicates with which any of so many comparisons can come out significant."""
+
+
+class Samples:
+    """Samples of a model that was given: paired permutation tests, Holm-adjusted together."""
+
+    word = "image"
+    how = f"paired permutation test over images, p ≤ {SIGNIFICANT} after Holm's correction"
+
+    def interval(self, values: Array) -> tuple[float, float]:
+        """Bootstrap over samples."""
+        return bootstrap_interval(values)
+
+    def test(self, differences: Sequence[Array], higher_is_better: Sequence[bool]) -> Tested:
+        """Sign-flip permutation tests."""
+        if not differences:
+            return Tested([], [])
+        adjusted = holm(paired_p_values(np.stack(differences, axis=1)))
+        enough = self.needed(int((~np.isnan(adjusted)).sum()))
+        verdicts = []
+        for difference, p_value, higher in zip(
+            differences, adjusted, higher_is_better, strict=True
+        ):
+            known = difference[~np.isnan(difference)]
+            judged = len(known) >= enough and not np.isnan(p_value)
+            if judged and p_value > SIGNIFICANT:
+                verdicts.append("same")
+            else:
+                rises = len(known) > 0 and known.mean() > 0
+                verdicts.append(("better" if rises == higher else "worse") if judged else "")
+        return Tested([float(p) for p in adjusted], verdicts)
+
+    def needed(self, comparisons: int) -> int:
+        """With n samples the smallest p-value is 2 / 2^n, which Holm's correction multiplies.
+
+        >>> Samples().needed(25)
+        10
+        """
+        return 1 + math.ceil(math.log2(max(1, comparisons) / SIGNIFICANT))
+
+
+class Seeds:
+    """Whole trainings: Student's interval together with the bootstrap's, from three on."""
+
+    word = "seed"
+    how = "95 % interval over seeds, by bootstrap and by Student's t, that leaves out 0"
+
+    def interval(self, values: Array) -> tuple[float, float]:
+        """Bootstrap over seeds."""
+        if not len(values):
+            return float("nan"), float("nan")
+        _, low, high = interval_or_nan(values)
+        return low, high
+
+    def test(self, differences: Sequence[Array], higher_is_better: Sequence[bool]) -> Tested:
+        """Both intervals; nothing is corrected for the number of comparisons."""
+        verdicts = []
+        for difference, higher in zip(differences, higher_is_better, strict=True):
+            gain = difference[~np.isnan(difference)] * (1 if higher else -1)
+            if len(gain) < FEWEST_SEEDS:
+                verdicts.append("")
+            elif is_above_zero(gain):
+                verdicts.append("better")
+            else:
+                verdicts.append("worse" if is_above_zero(-gain) else "same")
+        return Tested([float("nan")] * len(verdicts), verdicts)
+
+    def needed(self, comparisons: int) -> int:
+        """Three."""
+        return FEWEST_SEEDS
+
+
+REPLICATES: dict[str, Replicate] = {"perturb": Samples(), "retrain": Seeds()}
+"""By the way of probing."""

@@ -1,0 +1,448 @@
+"""What findings say in sentences, of both kinds of run; no sentence is written anywhere else."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from faithscope.runs.cards import Doubt, Stopping
+from faithscope.verdicts.findings import Findings, Series
+
+Row = dict[str, Any]
+
+TEST_METRICS = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro-F1",
+    "micro_f1": "micro-F1",
+    "auroc": "AUROC",
+    "cross_entropy": "cross-entropy",
+}
+"""How the metrics of a test split are written."""
+PROCEDURES = {"recursive": "Recursive ROAR", "roar": "ROAR"}
+"""Procedures, the one that counts first."""
+
+
+def headline(found: Findings) -> str:
+    """The run in one or two sentences."""
+    for doubt in found.manifest.doubts:
+        if doubt.forbids_verdict:
+            return f"No verdict: {_DOUBTS[doubt.kind](found, doubt)}"
+    procedure = next((name for name in PROCEDURES if name in found.procedures), None)
+    metrics = deciding(found)
+    own = [r for r in found.rows if r["procedure"] == procedure and r["metric"] in metrics]
+    compared = [row for row in own if row["matched_random"]]
+    if not compared:
+        return "Nothing was compared with random attribution."
+    by = f"By {PROCEDURES[procedure]}, " if procedure else ""
+    tested = _by_method([row for row in compared if row["verdict"]])
+    count = counted(len(found.replicates), found.replicate.word)
+    if not tested:
+        comparisons = sum(not math.isnan(row["difference"]) for row in found.rows)
+        needed = found.replicate.needed(comparisons)
+        are = "is" if len(found.replicates) == 1 else "are"
+        for_ = (
+            "a verdict needs"
+            if procedure
+            else f"{counted(comparisons, 'comparison')} with random need"
+        )
+        return f"{count} {are} too few for a verdict: {for_} at least {needed}." + leader(
+            found, procedure
+        )
+    kinds: dict[str, list[str]] = {}
+    for method, rows in tested.items():
+        kind = kind_of([row["verdict"] for row in rows], len(metrics))
+        kinds.setdefault(kind, []).append(method)
+    first, *others = kinds_in_words(kinds, metrics)
+    joint = " from random on " if "difference" in first else " than random on "
+    said = ", ".join([first.replace(" on ", joint, 1), *others])
+    return f"{by}{counted(len(tested), 'method')} on {count}: {said}." + leader(found, procedure)
+
+
+def deciding(found: Findings) -> list[str]:
+    """The metrics with a score; of trainings the first, since all read the same curves.
+
+    Where tokens were counted RACU has none, and the end of the curve decides. The mean curve does
+    not: it is for comparisons of runs.
+    """
+    scored = _scored(found)
+    if not found.procedures:
+        return scored
+    return [metric for metric in scored if found.manifest.metrics[metric].name != "area"][:1]
+
+
+def _scored(found: Findings) -> list[str]:
+    """The metrics with any score."""
+    return list(dict.fromkeys(row["metric"] for row in found.rows if row["n"]))
+
+
+KINDS = (
+    "better on every metric",
+    "better on some metrics",
+    "better on some metrics and worse on others",
+    "worse on some metrics",
+    "worse on every metric",
+    "with no significant difference on any metric",
+)
+
+
+def kind_of(verdicts: Sequence[str], metrics: int) -> str:
+    """What a method's verdicts come to, one of `KINDS`."""
+    if {"better", "worse"} <= set(verdicts):
+        return "better on some metrics and worse on others"
+    for word in ("better", "worse"):
+        if word in verdicts:
+            every = verdicts.count(word) == metrics
+            return f"{word} on {'every metric' if every else 'some metrics'}"
+    return "with no significant difference on any metric"
+
+
+def kinds_in_words(kinds: Mapping[str, Sequence[str]], metrics: Sequence[str]) -> list[str]:
+    """How many methods are of each kind, and some of their names."""
+    said = []
+    for kind in KINDS:
+        if kinds.get(kind):
+            words = kind if len(metrics) > 1 else f"{kind.rsplit(' on ', 1)[0]} on {metrics[0]}"
+            said.append(f"{len(kinds[kind])} {words}{named(kinds[kind])}")
+    return said
+
+
+def leader(found: Findings, procedure: str | None) -> str:
+    """Which method has the best mean by the metric that counts, and how sure that is.
+
+    Only of trainings, where one metric does: RACU or, where tokens were counted, the end.
+    """
+    if procedure is None:
+        return ""
+    metrics = deciding(found)
+    if not metrics:
+        return ""
+    (metric,) = metrics
+    card = found.manifest.metrics[metric]
+    rows = {
+        Series(row["method"], procedure): row
+        for row in found.rows
+        if (row["procedure"], row["metric"]) == (procedure, metric)
+        and row["n"]
+        and row["matched_random"]
+    }
+    if len(rows) < 2:
+        return ""
+    choose_best = max if card.higher_is_better else min
+    best = choose_best(rows, key=lambda series: rows[series]["mean"])
+    word = "Highest" if card.higher_is_better else "Lowest"
+    said = f" {word} {metric}: {best.method} ({mean_and_interval(rows[best])})"
+    if rows[best]["verdict"] and (equals := _not_apart(found, best, rows, metric)):
+        said += f", with no significant difference from {in_words(equals)}"
+    return f"{said}."
+
+
+def _not_apart(found: Findings, best: Series, means: Iterable[Series], metric: str) -> list[str]:
+    """Methods whose scores are not significantly worse than those of the best."""
+    card = found.manifest.metrics[metric]
+    others = [series for series in means if series != best]
+    gaps = [found.scores_of(best, metric) - found.scores_of(series, metric) for series in others]
+    tested = found.replicate.test(gaps, [card.higher_is_better] * len(gaps))
+    return [
+        series.method
+        for series, verdict in zip(others, tested.verdicts, strict=True)
+        if verdict != "better"
+    ]
+
+
+def verdicts(found: Findings) -> list[str]:
+    """One sentence per method: on which metrics it is better than its matched random one."""
+    said = []
+    scored = len(_scored(found))
+    for series in found.series:
+        rows = [
+            row
+            for row in found.rows
+            if (row["method"], row["procedure"]) == (series.method, series.procedure)
+            and row["verdict"]
+        ]
+        if rows:
+            said.append(_verdict(series.label, rows, scored))
+    return said
+
+
+def _verdict(label: str, rows: Sequence[Row], metrics: int) -> str:
+    matched = rows[0]["matched_random"]
+    words = {
+        "better": f"is better than {matched} on",
+        "same": f"shows no significant difference from {matched} on",
+        "worse": f"is worse than {matched} on",
+    }
+    by = {
+        verdict: [row["metric"] for row in rows if row["verdict"] == verdict] for verdict in words
+    }
+    said = [f"{words[verdict]} {', '.join(names)}" for verdict, names in by.items() if names]
+    if len(said) == 1 and len(rows) == metrics > 1:
+        verdict = rows[0]["verdict"]
+        reach = "any" if verdict == "same" else "every"
+        return f"{label} {words[verdict]} {reach} metric."
+    return f"{label} " + "; ".join(said) + "."
+
+
+def metric_verdicts(found: Findings) -> list[str]:
+    """One sentence per metric: does it separate methods from random, and which way?"""
+    said = []
+    for metric in found.metrics:
+        rows = [row for row in found.rows if row["metric"] == metric]
+        judged = [row for row in rows if row["verdict"]]
+        if not judged:
+            continue
+        better, worse = (sum(row["verdict"] == w for row in judged) for w in ("better", "worse"))
+        text = f"{metric} separates {better + worse} of {len(judged)} methods from random"
+        if better + worse:
+            text += f"; {better} score{'s' * (better == 1)} better"
+        if found.manifest.metrics[metric].name == "saco":
+            text += _covers_zero(found, rows)
+        said.append(f"{text}.")
+    return said
+
+
+def _covers_zero(found: Findings, rows: Sequence[Row]) -> str:
+    """A fair SaCo of random attribution is 0."""
+    random = [row for row in rows if found.manifest.methods[row["method"]].is_random]
+    return "".join(
+        f"; {row['method']}'s interval [{row['ci_low']:.3f}, {row['ci_high']:.3f}] "
+        f"{'covers' if row['ci_low'] <= 0 <= row['ci_high'] else 'does not cover'} 0"
+        for row in random
+    )
+
+
+def stopping(stop: Stopping) -> str:
+    """Why a run with a tolerance ended where it did."""
+    if stop.reached:
+        known = f"every mean is known to within {stop.tolerance}"
+        return f"Stopped after {stop.samples:,} images: {known}."
+    return (
+        f"All {stop.samples:,} images were used, and not every mean is known to within "
+        f"{stop.tolerance}."
+    )
+
+
+def flags(found: Findings) -> list[str]:
+    """Which methods have scores with a flag; the flag says why they mean little."""
+    columns = (found.scores[name].to_pylist() for name in ("method", "sample", "flag"))
+    flagged = {row for row in zip(*columns, strict=True) if row[2] and row[1] is not None}
+    counts = Counter((method, flag) for method, _, flag in flagged)
+    return [
+        f"{method}: {count} of {len(found.replicates)} images flagged '{flag}'."
+        for (method, flag), count in sorted(counts.items())
+    ]
+
+
+# Doubts
+
+
+def warnings(found: Findings) -> list[str]:
+    """What a reader must know before trusting the numbers, a sentence each."""
+    return [_DOUBTS[doubt.kind](found, doubt) for doubt in found.manifest.doubts]
+
+
+def _few_seeds(found: Findings, doubt: Doubt) -> str:
+    count = counted(len(found.replicates), "seed")
+    return f"{count}: fewer than three give no interval and no verdict."
+
+
+def _diverged(found: Findings, doubt: Doubt) -> str:
+    more = _more(doubt, " and")
+    return (
+        f"{', '.join(doubt.names)}{more} diverged: the cross-entropy on the test split is not "
+        "finite, so their numbers mean nothing; a lower learning rate may help."
+    )
+
+
+def _more(doubt: Doubt, joint: str) -> str:
+    """How many there are beyond those that are named."""
+    left = (doubt.count or 0) - len(doubt.names)
+    return f"{joint} {left:,} more" if left > 0 else ""
+
+
+def _unlearned(found: Findings, doubt: Doubt) -> str:
+    metric = found.trained.metric
+    base, majority = (test_score(metric, number) for number in doubt.numbers)
+    return (
+        f"{found.manifest.model.name} did not learn: on the intact texts of "
+        f"{found.manifest.data.name} it reaches {base} ({TEST_METRICS[metric]}), not significantly "
+        f"better than always guessing the most common class ({majority}), so there is nothing that "
+        "an explanation could show."
+    )
+
+
+def _no_loss(found: Findings, doubt: Doubt) -> str:
+    return (
+        f"RACU is not defined for seed{_listed(doubt.seeds)}: masking random tokens loses no "
+        "performance; left out of means and intervals."
+    )
+
+
+def _sign_turned(found: Findings, doubt: Doubt) -> str:
+    return (
+        f"RACU has the opposite sign for seed{_listed(doubt.seeds)}: with everything masked the "
+        "model does better than on average."
+    )
+
+
+def _floored(found: Findings, doubt: Doubt) -> str:
+    return (
+        f"Random masking loses almost everything at its first level ({doubt.levels[0]} %) with "
+        f"seed{_listed(doubt.seeds)}: RACU divides by little there, so read it with care."
+    )
+
+
+def _clipped(found: Findings, doubt: Doubt) -> str:
+    return f"RACU was beyond ±100 % and is clipped to it: {'; '.join(doubt.names)}."
+
+
+def _counted(found: Findings, doubt: Doubt) -> str:
+    return (
+        "RACU is not defined where tokens are counted, since not all of them are masked in the "
+        "end: verdicts are by where the curves end."
+    )
+
+
+def _rising(found: Findings, doubt: Doubt) -> str:
+    unit = " %" if found.trained.is_relative else " tokens"
+    start, stop = doubt.levels
+    return (
+        f"{doubt.method} ({doubt.procedure}): performance rises by "
+        f"{test_difference(found.trained.metric, doubt.numbers[0])} from {start} to {stop}{unit} "
+        "masked, so what is masked may give the class away."
+    )
+
+
+def _recovery(found: Findings, doubt: Doubt) -> str:
+    more = _more(doubt, "; and")
+    answers = Counter(row["measure"] for row in found.trained.one_class())
+    counts = ", ".join(f"{measure} {count:,}" for measure, count in answers.items())
+    other = f" Trainings on masked texts that answer one class only: {counts}." if answers else ""
+    return (
+        "Performance falls to guessing and is higher again with more masked, which lost tokens "
+        "cannot do: a training failed there or the masks give the class away, and RACU takes the "
+        f"fall for tokens that mattered ({'; '.join(doubt.names)}{more}).{other}"
+    )
+
+
+def _truncated(found: Findings, doubt: Doubt) -> str:
+    return f"{doubt.count:,} of {doubt.total:,} texts are longer than the model reads and were cut."
+
+
+_DOUBTS = {
+    "few_seeds": _few_seeds,
+    "diverged": _diverged,
+    "unlearned": _unlearned,
+    "no_loss": _no_loss,
+    "sign_turned": _sign_turned,
+    "floored": _floored,
+    "clipped": _clipped,
+    "counted": _counted,
+    "rising": _rising,
+    "recovery": _recovery,
+    "truncated": _truncated,
+}
+"""The sentence for every kind of doubt."""
+
+
+def ends_sentence(found: Findings) -> str:
+    """How models of unmasked and of fully masked texts do."""
+    curves = found.trained
+    said = f"Unmasked the models reach {test_score(curves.metric, curves.at_level(0)['mean'])}"
+    masked = curves.at_level(100)["mean"]
+    if not math.isnan(masked):
+        said += f", with every token masked {test_score(curves.metric, masked)}"
+    majority = test_score(curves.metric, curves.texts.majority.score)
+    name = TEST_METRICS[curves.metric]
+    return f"{said} ({name}); the most common class alone would score {majority}."
+
+
+# Numbers and names in words
+
+
+def test_score(metric: str, value: float) -> str:
+    """A test metric: in percent, but for the cross-entropy."""
+    if metric == "cross_entropy":
+        return "—" if math.isnan(value) else f"{value:.3f}"
+    return percent(value)
+
+
+def test_difference(metric: str, value: float) -> str:
+    """A difference of a test metric: in points, but for the cross-entropy.
+
+    >>> test_difference("accuracy", 0.246)
+    '24.6 points'
+    """
+    return f"{value:.3f}" if metric == "cross_entropy" else f"{100 * value:.1f} points"
+
+
+def percent(value: float) -> str:
+    """A share as people write it.
+
+    >>> percent(0.0785), percent(-0.0123)
+    ('7.8 %', '−1.2 %')
+    """
+    return "—" if math.isnan(value) else f"{100 * value:z.1f} %".replace("-", "−")
+
+
+def mean_and_interval(row: Row) -> str:
+    """A mean and its interval, if it has one."""
+    if not row["n"]:
+        return "—"
+    if math.isnan(row["ci_low"]):
+        return f"{row['mean']:z.3f}"
+    return f"{row['mean']:z.3f} [{row['ci_low']:z.3f}, {row['ci_high']:z.3f}]"
+
+
+def written_p(p_value: float) -> str:
+    """A p-value in words.
+
+    >>> written_p(0.03), written_p(0.0001)
+    ('p = 0.030', 'p < 0.001')
+    """
+    if math.isnan(p_value):
+        return "no p"
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number of things.
+
+    >>> counted(1, "image"), counted(1200, "model pass", "model passes")
+    ('1 image', '1,200 model passes')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def named(names: Sequence[str], most: int = 3) -> str:
+    """Names in brackets, not too many of them."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f" ({', '.join(names[:most])}{more})"
+
+
+def in_words(names: Iterable[str]) -> str:
+    """Names as they are said.
+
+    >>> in_words(["a", "b", "c"])
+    'a, b and c'
+    """
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _by_method(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    by_method: dict[str, list[Row]] = {}
+    for row in rows:
+        by_method.setdefault(row["method"], []).append(row)
+    return by_method
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    """Seeds after the word for them.
+
+    >>> "seed" + _listed([1, 2])
+    'seeds 1, 2'
+    """
+    return f"{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"

@@ -1,0 +1,297 @@
+"""Every option is declared once; Python, command line, YAML, manifest and page follow it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import faithscope as fs
+from bags import BagLearner, bag_texts
+from conftest import randn, tiny_vit
+from faithscope.cli import app
+from faithscope.request import (
+    Perturb,
+    Request,
+    Retrain,
+    check_request,
+    options,
+    plain,
+    python_names,
+    read_texts,
+)
+from faithscope.runs.plan import SECTIONS
+from faithscope.studies import make_study
+from families import refused
+
+KINDS = {"evaluate": Perturb, "roar": Retrain}
+ONE = {
+    Perturb: {"model": "bundled:cifar10_vit", "data": "bundled:cifar10"},
+    Retrain: {"data": "bundled:babi1"},
+}
+"""The least that makes a request."""
+FIELDS = [(call, name) for call, kind in KINDS.items() for name in options(kind)]
+OTHERS = {
+    "model": "timm:vit_tiny_patch16_224",
+    "data": "elsewhere",
+    "limit": 3,
+    "device": "cpu",
+    "out": "somewhere",
+    "methods": ["gradient"],
+    "metrics": ["saco"],
+    "target": 3,
+    "k": [4, "auto"],
+    "fill": "blur",
+    "units": "patches",
+    "upsample": "nearest",
+    "ties": "descending",
+    "group": "mean",
+    "random_draws": 1,
+    "seed": 7,
+    "precision": "fp32",
+    "tolerance": 0.5,
+    "batch_size": 5,
+    "pictures": 2,
+    "checkpoint": "weights.safetensors",
+    "pretrained": False,
+    "seeds": [3, 1],
+    "levels": [20, 40],
+    "strategy": "count",
+    "procedures": ["roar"],
+    "epochs": 2,
+    "learning_rate": 0.5,
+    "specials": False,
+    "keep_weights": True,
+    "keep_every": 1.5,
+}
+"""Another value than the default for every option."""
+RETRAIN = {"model": "hf:somewhere", "metrics": ["racu(clip=false)"]}
+
+
+def other(kind: type[Request], name: str) -> object:
+    return {**OTHERS, **(RETRAIN if kind is Retrain else {})}[name]
+
+
+def changed(kind: type[Request], name: str) -> Request:
+    return check_request(kind, {**ONE[kind], name: other(kind, name)})
+
+
+# Declared once
+
+
+@pytest.mark.parametrize("call", KINDS)
+def test_the_signature_in_python_is_the_declaration(call: str) -> None:
+    kind, signature = KINDS[call], inspect.signature(getattr(fs, call))
+    objects = {"labels", "maps", "progress"}
+    names = python_names(kind)
+    assert signature.parameters.keys() - objects == names.keys()
+    for name, field in names.items():
+        parameter, held = signature.parameters[name], kind.model_fields[field]
+        if parameter.default is inspect.Parameter.empty:
+            assert held.is_required()
+            continue
+        expected = check_request(kind, {**ONE[kind], field: parameter.default})
+        assert getattr(expected, field) == held.default, name
+
+
+@pytest.mark.parametrize("call", KINDS)
+def test_the_docstring_explains_every_argument(call: str) -> None:
+    said = inspect.getdoc(getattr(fs, call)) or ""
+    arguments = said.partition("Args:\n")[2]
+    assert re.findall(r"^ {4}(\w+):", arguments, re.M) == list(
+        inspect.signature(getattr(fs, call)).parameters
+    )
+
+
+def test_explain_shares_the_fields_of_an_evaluation() -> None:
+    signature = inspect.signature(fs.explain)
+    for name in ("units", "upsample", "seed"):
+        assert signature.parameters[name].default == Perturb.model_fields[name].default
+    assert {"model", "data", "methods", "target"} < signature.parameters.keys()
+
+
+@pytest.mark.parametrize(("call", "name"), FIELDS)
+def test_the_command_line_has_every_option_and_says_what_it_is(call: str, name: str) -> None:
+    text = " ".join(CliRunner().invoke(app, [call, "--help"]).stdout.split())
+    option = options(KINDS[call])[name]
+    flag = f"--{(option.name or name).replace('_', '-')}"
+    assert f"{flag} " in text or f"{flag}," in text
+    assert " ".join(option.help.split()) in text
+
+
+def spelled(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@pytest.mark.parametrize(("call", "name"), FIELDS)
+def test_text_and_yaml_and_python_give_the_same_request(call: str, name: str) -> None:
+    kind = KINDS[call]
+    value = other(kind, name)
+    request = changed(kind, name)
+    assert getattr(request, name) != kind.model_fields[name].default
+    if not isinstance(value, bool):
+        typed = read_texts(kind, {name: spelled(value)})
+        assert check_request(kind, {**ONE[kind], **typed}) == request
+    study = make_study({"kind": request.kind, "name": "s", **_yaml(kind), name: value})
+    listed = options(kind)[name].axis and isinstance(value, list)
+    assert len(study.cells) == (len(value) if listed else 1)
+    if not listed:
+        assert next(iter(study.cells.values())) == request
+
+
+def _yaml(kind: type[Request]) -> dict[str, object]:
+    return dict(ONE[kind])
+
+
+@pytest.mark.parametrize(("call", "name"), FIELDS)
+def test_other_names_of_an_option_work_in_yaml(call: str, name: str) -> None:
+    kind = KINDS[call]
+    option = options(kind)[name]
+    for alias in (*option.aliases, *([option.name] if option.name else [])):
+        content = {key: value for key, value in ONE[kind].items() if key != name}
+        kinds = {"kind": "images" if kind is Perturb else "roar"}
+        study = make_study({**kinds, "name": "s", **content, alias: other(kind, name)})
+        assert list(study.cells.values()) == [changed(kind, name)]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[type[Request], fs.Result]:
+    few = {"measures": ["gradient"], "levels": [50], "seeds": 3}
+    return {
+        Perturb: fs.evaluate(tiny_vit(), randn(3, 3, 16, 16), ["gradient"], ["saco"]),
+        Retrain: fs.roar(bag_texts(), BagLearner(), **few),
+    }
+
+
+@pytest.mark.parametrize(("call", "name"), FIELDS)
+def test_the_manifest_and_the_page_hold_the_protocol(call, name, results, tmp_path) -> None:
+    kind = KINDS[call]
+    option, manifest = options(kind)[name], results[kind].manifest
+    assert (name in manifest.protocol) == (option.role == "protocol" and name not in SECTIONS)
+    written = manifest.plan.content()["request"]
+    assert (name in written) == (option.role != "running")
+    if name in manifest.protocol:
+        page = (tmp_path / "page.html").read_text() if (tmp_path / "page.html").exists() else ""
+        page = page or results[kind].report(tmp_path / "page.html").read_text("utf-8")
+        assert f"<dt>{name}</dt>" in page
+        assert option.meanings or option.metavar, "a reader is told what the value means"
+
+
+def test_the_page_explains_the_values(results, tmp_path) -> None:
+    page = results[Perturb].report(tmp_path / "page.html").read_text("utf-8")
+    for said in ("Single pixels are ranked", "own mean, per channel", "this many"):
+        assert said in page
+    page = results[Retrain].report(tmp_path / "page.html").read_text("utf-8")
+    assert "Levels are percentages" in page
+
+
+def test_data_goes_by_its_former_name_too() -> None:
+    module, images = tiny_vit(), randn(2, 3, 16, 16)
+    options_ = {"methods": "gradient", "metrics": "saco", "random_draws": 0}
+    named = fs.evaluate(module, images=images, **options_)
+    assert named.scores.equals(fs.evaluate(module, data=images, **options_).scores)
+    assert fs.explain(module, images=images, methods="gradient").shape == (2, 16, 16)
+    assert fs.prepare(module, images=images, **options_).plan.data.samples == 2
+    with refused("'images' and 'data' mean the same"):
+        fs.evaluate(module, images=images, data=images)
+    told = CliRunner().invoke(app, ["roar", "--dataset", "nowhere"])
+    assert told.exit_code == 2 and "nowhere" in told.stderr
+
+
+# Wrong values
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "words"),
+    [
+        (Perturb, "k", True, ["k must be a whole number of at least 2, or 'auto'", "True"]),
+        (Perturb, "k", [5, 1], ["k must be", "[5, 1]"]),
+        (Perturb, "k", (), ["k must be"]),
+        (Perturb, "seed", True, ["seed must be a whole number", "True"]),
+        (Perturb, "seed", -1, ["seed must be", "at least 0"]),
+        (Perturb, "limit", 0, ["limit must be", "at least 1", "0"]),
+        (Perturb, "units", "pixel", ["units 'pixel'", "did you mean 'pixels'", "patches, pixels"]),
+        (Perturb, "fill", "blurr", ["fill 'blurr'", "did you mean 'blur'"]),
+        (Perturb, "fill", ["mean"], ["fill must be"]),
+        (Perturb, "pretrained", "yes", ["pretrained must be true or false", "'yes'"]),
+        (Perturb, "pretrained", 1, ["pretrained must be true or false"]),
+        (Perturb, "tolerance", float("nan"), ["tolerance must be"]),
+        (Perturb, "methods", [3], ["methods must be", "[3]"]),
+        (Perturb, "out", 3, ["out must be a path", "3"]),
+        (Perturb, "batch_size", 2.5, ["batch_size must be 'auto' or at least 1"]),
+        (Retrain, "seeds", 0, ["seeds must be"]),
+        (Retrain, "seeds", [], ["seeds must be"]),
+        (Retrain, "levels", ["10"], ["levels must be whole numbers"]),
+        (Retrain, "procedures", ["raor"], ["procedure 'raor'", "did you mean 'roar'"]),
+        (Retrain, "procedures", [], ["There is no procedure"]),
+        (Retrain, "strategy", "counts", ["strategy 'counts'", "did you mean 'count'"]),
+        (Retrain, "learning_rate", float("inf"), ["learning_rate must be a number above 0"]),
+        (Retrain, "learning_rate", 0, ["learning_rate must be a number above 0"]),
+        (Retrain, "specials", "no", ["specials must be true or false"]),
+        (Retrain, "clip", True, ["Unknown option 'clip'"]),
+        (Perturb, "upsampel", "nearest", ["option 'upsampel'", "did you mean 'upsample'"]),
+    ],
+)
+def test_wrong_values_get_one_sentence_of_ours(kind, name, value, words) -> None:
+    with refused(*words):
+        check_request(kind, {**ONE[kind], name: value})
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+ANYTHING = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
+
+
+@given(st.sampled_from(FIELDS), ANYTHING)
+def test_any_value_is_taken_or_answered_in_a_sentence(field, value) -> None:
+    kind, name = KINDS[field[0]], field[1]
+    try:
+        request = check_request(kind, {**ONE[kind], name: value})
+    except fs.FaithscopeError as error:
+        said = str(error)
+        assert said.endswith(".") and "pydantic" not in said and "validation" not in said
+    else:
+        assert check_request(kind, {**ONE[kind], name: getattr(request, name)}) == request
+
+
+def test_numbers_of_numpy_lists_and_paths_are_taken() -> None:
+    request = check_request(
+        Perturb,
+        {
+            "model": "m",
+            "data": Path("some") / "folder",
+            "k": np.array([5, 10]),
+            "seed": np.int64(3),
+            "tolerance": np.float32(0.5),
+            "pretrained": np.bool_(False),
+            "methods": ["rollout"],
+        },
+    )
+    assert request.k == (5, 10) and request.seed == 3 and request.pretrained is False
+    assert request.data == str(Path("some") / "folder") and request.tolerance == 0.5
+    assert plain(range(3)) == (0, 1, 2)
+
+
+def test_an_endless_list_is_not_read_to_its_end() -> None:
+    def endless():
+        while True:
+            yield 1
+
+    with refused("There are too many seeds"):
+        fs.prepare_roar(bag_texts(), BagLearner(), seeds=endless())
+
+
+def test_what_help_reads_is_light() -> None:
+    program = (
+        "import sys, faithscope.cli, faithscope.request; "
+        "print([n for n in ('torch', 'numpy', 'pyarrow', 'timm', 'rich') if n in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert told.stdout.strip() == "[]", told.stderr
