@@ -9,10 +9,9 @@ import pytest
 
 import faithscope as fs
 from bags import BagLearner, bag_texts
+from commands import csv, fails, rows, run
 from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.learner import Recipe
-from test_cli import fails, run
-from test_cli_roar import csv, rows
 
 ROOT = Path(__file__).parent.parent
 

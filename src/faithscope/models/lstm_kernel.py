@@ -4,8 +4,8 @@ A program takes the recurrent weights of one model and direction and a few rows 
 loops over time without leaving the multiprocessor. Rows do not depend on each other, so the
 programs need not either; one whose rows are all over ends. Weights of up to 64 units stay in
 registers, larger ones are read again at each time, from the GPU's cache. Equal to the loops of
-recurrence.py (tests/test_recurrence.py runs both, the kernel in Triton's interpreter where there
-is no GPU).
+recurrence.py (tests/models/test_recurrence.py runs both, the kernel in Triton's interpreter
+where there is no GPU).
 """
 
 # mypy: ignore-errors

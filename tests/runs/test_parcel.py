@@ -18,6 +18,8 @@ import pytest
 
 import faithscope as fs
 from bags import MEASURES, BagLearner, bag_texts
+from commands import csv, fails, rows
+from commands import run as command
 from conftest import randn, tiny_vit
 from faithscope.api import pack_run, unpack_run
 from faithscope.probes.retrain import bilstm
@@ -27,10 +29,7 @@ from faithscope.runs.files import digest, sealed, unsealed
 from faithscope.runs.parcel import INDEX
 from faithscope.runs.store import locked
 from families import refused
-from test_cli import fails
-from test_cli import run as command
-from test_cli_roar import csv, rows
-from test_roar_store import (
+from test_store_retrain import (
     BASES,
     JOBS,
     PACKS,

@@ -18,7 +18,7 @@ from faithscope.data.vocabulary import UNK
 from faithscope.probes.retrain.learners import load_learner
 from roar_runs import make_roar, with_rows
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "studies")]  # as for scripts, which import siblings
 
 import interval_chance  # noqa: E402

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import faithscope as fs
+from commands import csv, fails, rows, run
 from conftest import randn, tiny_vit
 from encoders import save_encoder
 from faithscope.cli import console
@@ -18,28 +19,6 @@ from faithscope.cli import roar as command
 from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.finetune import FinetuneLearner
 from faithscope.probes.retrain.learner import Recipe
-from test_cli import fails, run
-
-GOOD, BAD, PLAIN = (
-    "great lovely fine".split(),
-    "awful dull poor".split(),
-    "a the film was it".split(),
-)
-
-
-def rows(count: int = 60) -> list[tuple[str, str]]:
-    """Texts of twelve words; one of them tells the class."""
-    draw = np.random.default_rng(0)
-    made = []
-    for number in range(count):
-        words = [*draw.choice(PLAIN, 11), draw.choice(GOOD if number % 2 else BAD)]
-        made.append((" ".join(draw.permutation(words)), "good" if number % 2 else "bad"))
-    return made
-
-
-def csv(file: Path, content: list[tuple[str, str]]) -> Path:
-    file.write_text("text,label\n" + "".join(f'"{text}",{label}\n' for text, label in content))
-    return file
 
 
 @pytest.fixture

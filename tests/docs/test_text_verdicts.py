@@ -14,7 +14,7 @@ from scipy.stats import ttest_1samp, ttest_rel
 import roar_runs
 from faithscope.metrics.racu import racu
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "studies")]  # as for scripts, which import siblings
 
 import reproduction as page  # noqa: E402

@@ -805,7 +805,7 @@ def test_the_fingerprint_sees_words_labels_and_splits() -> None:
     assert len(prints) == 4
 
 
-# The real thing: FAITHSCOPE_DATA=folder pytest tests/test_text_data.py
+# The real thing: FAITHSCOPE_DATA=folder pytest tests/data/test_text_sources.py
 
 REAL = Path(os.environ.get("FAITHSCOPE_DATA", "missing"))
 real = pytest.mark.skipif(not REAL.is_dir(), reason="FAITHSCOPE_DATA names no folder of corpora")

@@ -11,7 +11,7 @@ from typing import Any
 
 from roar_runs import make_roar
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "studies")]  # as for scripts, which import siblings
 
 import summarise  # noqa: E402

@@ -15,37 +15,17 @@ import typer
 from PIL import Image
 from rich.console import Console
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
 import faithscope as fs
+from commands import fails, run
 from conftest import randn, tiny_vit
 from faithscope import cli
-from faithscope.cli import app, console
+from faithscope.cli import console
 from faithscope.cli.doctor import Check
 from faithscope.report.tables import scores_table
 from faithscope.runs.scheduler import Progress
 
 VIT = "timm:vit_tiny_patch16_224(img_size=16,patch_size=4,embed_dim=24,depth=2,num_heads=3"
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
-
-
-def run(*arguments: object, code: int = 0) -> Any:
-    """Run a command in this process; an error that is not ours is raised."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    assert not CONTROL.search(result.stdout + result.stderr)
-    return result
-
-
-def fails(*arguments: object) -> str:
-    """Run a command that must be refused: one sentence on stderr, nothing on stdout, exit 2."""
-    result = run(*arguments, code=2)
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-    return str(result.stderr)
 
 
 def shell(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "studies")]  # as for scripts, which import siblings
 
 import filling  # noqa: E402
@@ -152,7 +152,7 @@ def test_the_papers_numbers_are_whole_and_in_order():
 def test_the_page_does_without_many_seeds(tmp_path):
     shutil.copy(page.RESULTS / "roar_babi1.json", tmp_path)
     filled = page.filled(TEXT.read_text(), page.Summaries(tmp_path))
-    assert "five seeds cannot tell" in filled
+    assert "Five seeds are too few" in filled
     assert "Wilson" not in filled
 
 
@@ -203,7 +203,7 @@ def test_what_was_not_run_is_not_on_the_page(tmp_path):
     for name in ("text runs", "text racu", "text by run", "text time", "text cost"):
         assert not re.search("SST|IMDB|MiniLM|bAbI-2", filled[name]), name
     verdicts = [finding.verdict for finding in text_findings.findings(have)]
-    assert verdicts[:2] == [text_findings.UNTOLD] * 2
+    assert verdicts[:2] == [text_findings.INCONCLUSIVE] * 2
 
 
 def test_fewer_than_three_seeds_have_no_interval_and_no_verdict(made):
@@ -214,10 +214,10 @@ def test_fewer_than_three_seeds_have_no_interval_and_no_verdict(made):
     for row in rows:
         assert re.fullmatch(r"−?[\d.]+ \(−?[\d.]+; −?[\d.]+\)†", row[4]), row
         assert re.fullmatch(r"[012] of 2 seeds inside \|", row[7])
-    assert {run.name for run in text_runs.told(have)} == {"roar_babi1", "roar_sst"}
+    assert {run.name for run in text_runs.conclusive(have)} == {"roar_babi1", "roar_sst"}
     few = "Too few seeds for a verdict: SST with MiniLM-L6 (two seeds) and IMDB (two seeds)."
     assert few in text_findings.text_findings(have)
-    assert text_findings.model_dependent(have).verdict == text_findings.UNTOLD
+    assert text_findings.model_dependent(have).verdict == text_findings.INCONCLUSIVE
 
 
 def test_pictures_are_drawn_for_what_there_is(made, tmp_path, monkeypatch):
@@ -245,7 +245,7 @@ def test_levels_too_far_apart_are_not_set_beside_table_2(made):
         run_of(made, f"roar_{name}") for name in ("babi2", "sst_minilm", "imdb", "babi1")
     )
     assert (cut.cut_at, short.cut_at, coarse.cut_at, full.cut_at) == (40, 80, None, None)
-    assert not cut.is_comparable and cut.is_told
+    assert not cut.is_comparable and cut.is_conclusive
     assert short.is_comparable and coarse.is_comparable and not coarse.is_full
     assert text_runs.published_racu(cut, "gradient") is None
     assert text_runs.published_racu(short, "gradient")["mean"] == pytest.approx(0.261)
@@ -255,7 +255,7 @@ def test_levels_too_far_apart_are_not_set_beside_table_2(made):
     by_run = reproduction_text.TEXT_BLOCKS["text by run"](have)
     assert "| RACU over 0 to 40 and 100 % [%] |" in by_run
     assert "the last 60 points are a straight line between two trainings" in by_run
-    assert "between 80 and 100 % RACU takes a straight line" in by_run
+    assert "between 80 and 100 % RACU is interpolated linearly" in by_run
     said = reproduction_text.TEXT_BLOCKS["text runs"](have)
     for words in ("bAbI-2 (after 40 %)", "MiniLM-L6 (after 80 %)", "(after 3 of 10 tokens)"):
         assert words in said.rsplit("\n", 1)[1]
@@ -290,9 +290,9 @@ def test_finer_steps_are_set_against_random_masking(made):
     words = text_appendix.finer_words(9, 50, text_numbers.turned(gap), {"attention": gap})
     assert "Nine tokens are not 50 % of every text" in words
     assert "loses 8.0 points more" in words
-    assert "not surely ahead for any measure (surely behind for attention)" in words
+    assert "not significantly better for any measure (significantly worse for attention)" in words
     words = text_appendix.finer_words(9, 50, gap, {"attention": text_numbers.turned(gap)})
-    assert "loses 8.0 points less" in words and "surely ahead for attention." in words
+    assert "loses 8.0 points less" in words and "significantly better for attention." in words
 
 
 def test_doubts_name_the_widest_gap_that_passes(tmp_path):
@@ -304,10 +304,10 @@ def test_doubts_name_the_widest_gap_that_passes(tmp_path):
     file.write_text(json.dumps(study))
     have = page.Summaries(tmp_path)
     assert "attention on bAbI-1 is 20 points off and passes" in text_table2.text_doubts(have)
-    assert "surely the highest" not in text_table2.text_doubts(have)
+    assert "significantly the highest" not in text_table2.text_doubts(have)
 
 
-def test_rounding_of_the_paper_is_granted_and_said():
+def test_rounding_of_the_paper_is_allowed_for():
     assert text_tables.overlap_words("yes", "yes") == "overlap"
     assert "once" in text_tables.overlap_words("no", "yes")
     assert text_tables.overlap_words("no", "no") == "no overlap"

@@ -16,7 +16,7 @@ import pytest
 
 import faithscope as fs
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def load(name: str, place: str) -> ModuleType:
@@ -198,9 +198,9 @@ def test_the_command_is_that_of_command_txt_or_a_note(study, tmp_path):
     (note,) = summarise.summarise(folder)["command"]
     assert note.startswith("# copied: no command.txt")
     assert "bundled:cifar10 (6 images)" in note and "fill mean, black" in note
-    for told, shown in ((None, note), ("faithscope run x.yaml\n# 3 s\n", "faithscope run x.yaml")):
-        if told:
-            (folder / "command.txt").write_text(told)
+    for given, shown in ((None, note), ("faithscope run x.yaml\n# 3 s\n", "faithscope run x.yaml")):
+        if given:
+            (folder / "command.txt").write_text(given)
         summarise.main([str(folder), "--out", str(tmp_path)])
         assert page.commands(page.Summaries(tmp_path), "copied").splitlines()[1] == shown
 

@@ -20,7 +20,7 @@ CLASSES = 3
 
 def benchmark() -> ModuleType:
     """The benchmark, which has the straightforward model."""
-    path = Path(__file__).parents[1] / "benchmarks" / "text.py"
+    path = Path(__file__).parents[2] / "benchmarks" / "text.py"
     spec = importlib.util.spec_from_file_location("benchmark_text", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,8 +1,9 @@
-"""A dozen small runs of both kinds whose numbers and sentences are on record (fixtures/net).
+"""A dozen small runs of both kinds whose numbers and sentences are on record (records/).
 
 Each is made through the public calls alone, so that whatever is rebuilt inside can be asked the
-same. `python tests/net_runs.py NAME …` records runs anew, all of them without a name; with
-`--words` only what they say, when the words are meant to change and the numbers are not.
+same. `PYTHONPATH=tests:tests/helpers python tests/net/net_runs.py NAME …` records runs anew, all
+of them without a name; with `--words` only what they say, when the words are meant to change and
+the numbers are not.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import faithscope as fs
 from bags import BagLearner, bag_texts
 from conftest import randn, tiny_vit
 
-RECORDS = Path(__file__).parent / "fixtures" / "net"
+RECORDS = Path(__file__).parent / "records"
 NORMALISED = {"mean": (0.5, 0.4, 0.45), "std": (0.25, 0.2, 0.3)}
 
 Record = dict[str, Any]

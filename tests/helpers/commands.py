@@ -1,0 +1,53 @@
+"""Commands run in this process, and a file of texts for them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from typer.testing import CliRunner
+
+from faithscope.cli import app
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+GOOD, BAD, PLAIN = (
+    "great lovely fine".split(),
+    "awful dull poor".split(),
+    "a the film was it".split(),
+)
+
+
+def run(*arguments: object, code: int = 0) -> Any:
+    """Run a command in this process; an error that is not ours is raised."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    assert not CONTROL.search(result.stdout + result.stderr)
+    return result
+
+
+def fails(*arguments: object) -> str:
+    """Run a command that must be refused: one sentence on stderr, nothing on stdout, exit 2."""
+    result = run(*arguments, code=2)
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    return str(result.stderr)
+
+
+def rows(count: int = 60) -> list[tuple[str, str]]:
+    """Texts of twelve words; one of them tells the class."""
+    draw = np.random.default_rng(0)
+    made = []
+    for number in range(count):
+        words = [*draw.choice(PLAIN, 11), draw.choice(GOOD if number % 2 else BAD)]
+        made.append((" ".join(draw.permutation(words)), "good" if number % 2 else "bad"))
+    return made
+
+
+def csv(file: Path, content: list[tuple[str, str]]) -> Path:
+    file.write_text("text,label\n" + "".join(f'"{text}",{label}\n' for text, label in content))
+    return file
