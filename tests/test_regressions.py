@@ -41,7 +41,7 @@ def scored(model, *args, metrics="saco", random_draws=1, **options):
 def test_a_save_that_is_cut_off_leaves_no_run_to_load(vit, tmp_path, monkeypatch):
     scored(vit, images(), ["gradient"]).save(tmp_path)
     other = scored(vit, images(), ["gradient"], fill="blur", k=5)
-    from faithscope.runs import run as module
+    from faithscope.runs import files as module
 
     write = module.replace_file
 
@@ -410,3 +410,12 @@ def test_a_method_that_also_loses_is_not_praised_alone(vit):
     for row, verdict in zip(result.rows, ["better", "worse"], strict=False):
         row["verdict"] = verdict
     assert "on some metrics and worse on others (gradient)" in result.headline()
+
+
+def test_maps_in_bfloat16_can_be_kept(vit, tmp_path):
+    maps = randn(3, 16, 16)
+    asked = {"model": vit, "data": images(), "methods": None, "out": tmp_path}
+    first = scored(**asked, maps={"mine": maps.bfloat16()})
+    assert first.manifest.plan.given.keys() == {"maps mine"}
+    with refused("holds another run"):
+        scored(**asked, maps={"mine": maps.flip(0).bfloat16()})

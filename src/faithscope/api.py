@@ -280,8 +280,8 @@ def prepare(
     method_names, methods_given = (None, {}) if methods is None else named_objects(methods)
     metric_names, metrics_given = named_objects(metrics)
     goal, goal_name = _target(target)
-    model_name, model_given = _named("model", model)
-    data_name, data_given = _named("data", data)
+    model_name, model_given = _named(model)
+    data_name, data_given = _named(data)
     request = check_request(
         Perturb,
         {
@@ -316,8 +316,8 @@ def prepare_roar(
     """Check a request for ROAR and encode its texts; the arguments are those of `fs.roar`."""
     measure_names, measures_given = named_objects(measures)
     metric_names, metrics_given = named_objects(metrics)
-    model_name, model_given = _named("model", model)
-    data_name, data_given = _named("data", data)
+    model_name, model_given = _named(model)
+    data_name, data_given = _named(data)
     request = check_request(
         Retrain,
         {
@@ -360,9 +360,7 @@ class Prepared:
     def at(self, out: str | Path) -> Prepared:
         """The same, kept in a folder; what was left open is as it was chosen there before."""
         request = self.request.model_copy(update={"out": str(out)})
-        there, planned = read_plan(Path(out)), self.planned
-        if there is not None:
-            planned = self.probe.adopt(planned, there, request)
+        planned = self.probe.adopt(self.planned, read_plan(Path(out)), request)
         return Prepared(request, planned, self.probe)
 
     def is_begun(self) -> bool:
@@ -484,7 +482,7 @@ def compare(
     return compare_findings(one, other, methods=methods, metrics=metrics, allow=allow)
 
 
-def _named(what: str, value: Any) -> tuple[str, Any]:
+def _named(value: Any) -> tuple[str, Any]:
     """A name as it is, or an object and what it is called."""
     if isinstance(value, str | Path):
         return str(value), None

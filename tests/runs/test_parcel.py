@@ -409,6 +409,7 @@ NAMED = LONG.tobuf() + b"parcel.json".ljust(512, b"\0")
         bomb(INDEX, 10**8),
         gzip.compress(bytes(10**8)),
     ],
+    ids=range(10),
 )
 def test_an_archive_that_is_none_is_refused(tmp_path, content):
     file = tmp_path / "run.tar.gz"
@@ -490,7 +491,7 @@ def test_a_kill_while_unpacking_leaves_nothing_that_looks_like_a_run(few, tmp_pa
 def test_seeds_of_several_machines_are_one_run(whole, tmp_path, monkeypatch):
     """Bags are trained to the same bits in any pack, so the run of both seeds is the same."""
     for seed in (0, 1):
-        worker = "faithscope.probes.retrain.worker"
+        worker = "faithscope.runs.machine"
         monkeypatch.setattr(f"{worker}.device_name", lambda _, n=seed: f"GPU {n}")
         monkeypatch.setattr(f"{worker}.package_versions", lambda _, n=seed: {"torch": f"{n}.0"})
         packed(tmp_path, str(seed), seeds=[seed])

@@ -318,9 +318,9 @@ def test_a_damaged_result_is_computed_again(whole, tmp_path):
     evaluate(slow(), tmp_path)
     file = tmp_path / "scores.parquet"
     file.write_bytes(file.read_bytes()[:-9])
-    with refused("scores.parquet is damaged"):
+    with refused("scores.parquet is not what was written"):
         fs.load_result(tmp_path)
-    with pytest.warns(UserWarning, match="scores.parquet is damaged"):
+    with pytest.warns(UserWarning, match="scores.parquet is not what was written"):
         assert_same_bits(evaluate(slow(), tmp_path), whole)
 
 

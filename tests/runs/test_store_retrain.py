@@ -211,7 +211,7 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path):
 
 
 def test_all_machines_and_versions_that_trained_are_named(tmp_path, monkeypatch):
-    worker = "faithscope.probes.retrain.worker"
+    worker = "faithscope.runs.machine"
     for name, stop in (("first", True), ("second", False)):
         monkeypatch.setattr(f"{worker}.device_name", lambda _, name=name: name)
         versions = {"torch": name, "numpy": version("numpy")}

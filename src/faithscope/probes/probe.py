@@ -45,8 +45,8 @@ class Probe(Protocol):
     def prepare(self, request: Any, given: Given) -> Planned:
         """Check a request; nothing is computed before everything that can be checked is."""
 
-    def adopt(self, planned: Planned, there: Plan, request: Any) -> Planned:
-        """Take over what was left open now and chosen before, by the plan that is there."""
+    def adopt(self, planned: Planned, there: Plan | None, request: Any) -> Planned:
+        """Keep a run in a folder: what was left open is as the plan there, if any, chose it."""
 
     def rule(self, plan: Plan) -> StoppingRule | None:
         """When to stop early."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from faithscope.registry import format_spec
+from faithscope.registry import format_spec, plain_options
 
 Whole = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -47,6 +47,12 @@ class MethodCard(Typed):
     matched_random: str | None = None
     """The random method that this one is tested against."""
 
+    @classmethod
+    def of(cls, method: Any, **own: Any) -> MethodCard:
+        """The card of a method."""
+        known = {name: getattr(method, name) for name in ("label", "name", "is_random")}
+        return cls(**{**known, "options": plain_options(method.options), **own})
+
 
 class MetricCard(Typed):
     """A metric and what a reader must know of it."""
@@ -61,6 +67,13 @@ class MetricCard(Typed):
     groups_units: bool = False
     against: Literal["random", "zero"] = "random"
     """What scores are tested against: those of the matched random method, or zero."""
+
+    @classmethod
+    def of(cls, metric: Any, **own: Any) -> MetricCard:
+        """The card of a metric."""
+        names = ("label", "name", "higher_is_better", "paper", "equation")
+        known = {name: getattr(metric, name) for name in names}
+        return cls(**{**known, "options": plain_options(metric.options), **own})
 
     @property
     def reads_k(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -58,6 +59,24 @@ def digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
+def read_checked(path: Path, expected: str | None) -> bytes:
+    """The content of a file; a ValueError if its hash is another one."""
+    content = path.read_bytes()
+    if digest(content) != expected:
+        raise ValueError(f"{path.name} is not what was written")
+    return content
+
+
+def reason(error: Exception) -> str:
+    """An error in a few words, none of them of a library."""
+    if isinstance(error, ValidationError):
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        return f"'{place}' is not what it should be"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error) if type(error) is ValueError else type(error).__name__
+
+
 def canonical(value: Any) -> bytes:
     """JSON that is the same for equal values."""
     return json.dumps(value, sort_keys=True).encode()
@@ -88,12 +107,14 @@ def unsealed(content: bytes) -> dict[str, Any]:
     return held
 
 
-def parquet(table: pa.Table) -> bytes:
-    """A table as the content of a Parquet file."""
+def write_parquet(path: Path, table: pa.Table) -> str:
+    """Put a table into place; gives the hash of its file."""
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer)
     content: bytes = buffer.getvalue().to_pybytes()
-    return content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, content)
+    return digest(content)
 
 
 def read_parquet(content: bytes, schema: pa.Schema) -> pa.Table:

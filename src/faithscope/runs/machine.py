@@ -5,16 +5,29 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable
 from importlib.metadata import version
+from typing import Any
 
 import torch
 
 from faithscope.runs.cards import Machine
+from faithscope.runs.task import Task
 from faithscope.version import __version__
 
 
 def package_versions(packages: Iterable[str]) -> dict[str, str]:
     """Of faithscope and of what its numbers depend on."""
     return {"faithscope": __version__, **{name: version(name) for name in packages}}
+
+
+def task_row(task: Task, device: str | torch.device, packages: Iterable[str]) -> dict[str, Any]:
+    """What the table of tasks says of where a task ran."""
+    return {
+        "task": task.id,
+        "kind": task.kind,
+        "device": str(device),
+        "machine": device_name(device),
+        "versions": list(package_versions(packages).items()),
+    }
 
 
 def joined_versions(parts: Iterable[Iterable[tuple[str, str]]]) -> dict[str, str]:

@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pydantic import ValidationError
 
 from faithscope.errors import FaithscopeError
-from faithscope.runs.files import digest, parquet, read_parquet, replace_file, sealed, unsealed
+from faithscope.runs.files import (
+    read_checked,
+    read_parquet,
+    reason,
+    replace_file,
+    sealed,
+    unsealed,
+    write_parquet,
+)
 from faithscope.runs.manifest import Manifest
 from faithscope.runs.tables import SCHEMAS
+
+
+def _table(name: str, about: str) -> property:
+    return property(lambda run: run.get_table(name), doc=about)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,45 +40,14 @@ class Run:
         found = self.tables.get(name)
         return SCHEMAS[name].empty_table() if found is None else found
 
-    @property
-    def scores(self) -> pa.Table:
-        """Every score: model, data, training, sample, method, procedure, draw, metric, value …."""
-        return self.get_table("scores")
-
-    @property
-    def responses(self) -> pa.Table:
-        """What the model answered, by span."""
-        return self.get_table("responses")
-
-    @property
-    def samples(self) -> pa.Table:
-        """The intact samples: label, target, predicted class, log-probability."""
-        return self.get_table("samples")
-
-    @property
-    def maps(self) -> pa.Table:
-        """Every map: whether it is finite and constant, its units, the K that was chosen for it."""
-        return self.get_table("maps")
-
-    @property
-    def pictures(self) -> pa.Table:
-        """Small pictures of samples and maps."""
-        return self.get_table("pictures")
-
-    @property
-    def trainings(self) -> pa.Table:
-        """Every point of every curve."""
-        return self.get_table("trainings")
-
-    @property
-    def sparsity(self) -> pa.Table:
-        """The share of the scores that the top tokens hold."""
-        return self.get_table("sparsity")
-
-    @property
-    def examples(self) -> pa.Table:
-        """A few texts, level by level."""
-        return self.get_table("examples")
+    scores = _table("scores", "Every score: model, data, training, sample, method, metric, value …")
+    responses = _table("responses", "What the model answered, by span.")
+    samples = _table("samples", "The intact samples: label, target, predicted class, log-p.")
+    maps = _table("maps", "Every map: whether it is finite and constant, its units, its K.")
+    pictures = _table("pictures", "Small pictures of samples and maps.")
+    trainings = _table("trainings", "Every point of every curve.")
+    sparsity = _table("sparsity", "The share of the scores that the top tokens hold.")
+    examples = _table("examples", "A few texts, level by level.")
 
 
 def is_run(folder: Path) -> bool:
@@ -88,9 +68,7 @@ def save_run(run: Run, folder: Path) -> Run:
         if name not in run.tables:
             file.unlink(missing_ok=True)
             continue
-        content = parquet(run.tables[name])
-        replace_file(file, content)
-        hashes[file.name] = digest(content)
+        hashes[file.name] = write_parquet(file, run.tables[name])
     manifest = run.manifest.model_copy(update={"files": hashes})
     replace_file(folder / "manifest.json", sealed(manifest.content()))
     return replace(run, manifest=manifest)
@@ -106,15 +84,13 @@ def load_run(folder: str | Path) -> Run:
             name = file.removesuffix(".parquet")
             if name not in SCHEMAS:
                 raise ValueError(f"'{file[:100]}' is no table of a run")
-            content = (root / f"{name}.parquet").read_bytes()
-            if digest(content) != expected:
-                raise ValueError(f"{file} is damaged")
+            content = read_checked(root / f"{name}.parquet", expected)
             tables[name] = read_parquet(content, SCHEMAS[name])
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise FaithscopeError(
-            f"'{folder}' is not a whole faithscope run ({_why(error)}): give a folder that "
+            f"'{folder}' is not a whole faithscope run ({reason(error)}): give a folder that "
             "result.save, `faithscope evaluate --out` or `faithscope roar --out` wrote.",
-            reason=_why(error),
+            reason=reason(error),
         ) from None
     return Run(manifest, tables)
 
@@ -131,12 +107,3 @@ def _unsealed(file: Path) -> dict[str, Any]:
         if older and str(error) == "it carries no hash":
             raise ValueError("it was made by another version of faithscope") from None
         raise ValueError(f"manifest.json: {error}") from None
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        return f"its manifest's '{place}' is not what it should be"
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
-    return str(error) if type(error) is ValueError else type(error).__name__

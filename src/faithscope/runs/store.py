@@ -33,13 +33,15 @@ from faithscope.runs.files import (
     Tensors,
     as_json,
     digest,
-    parquet,
+    read_checked,
     read_parquet,
     read_tensors,
+    reason,
     replace_file,
     sealed,
     tensor_file,
     unsealed,
+    write_parquet,
 )
 from faithscope.runs.plan import Plan, check_same
 from faithscope.runs.run import Run, is_run, load_run, save_run
@@ -106,12 +108,10 @@ class Store:
             card = Card.model_validate_json(as_json(unsealed(file.read_bytes())))
             tables = {}
             for name, expected in card.tables.items():
-                content = self._table_file(task.id, name).read_bytes()
-                if digest(content) != expected:
-                    raise ValueError(f"{name}.parquet is not what was written")
+                content = read_checked(self._table_file(task.id, name), expected)
                 tables[name] = read_parquet(content, SCHEMAS[name])
         except DAMAGED as error:
-            self._damaged(f"The task '{task.id}' of '{self.root}'", _reason(error))
+            self._damaged(f"The task '{task.id}' of '{self.root}'", reason(error))
             self.remove(task)
             return None
         self.hashes |= card.artifacts
@@ -122,13 +122,10 @@ class Store:
         if not self.is_lasting:
             return
         with writing(self.root):
-            hashes = {}
-            for name, table in tables.items():
-                content = parquet(table)
-                file = self._table_file(task.id, name)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(file, content)
-                hashes[name] = digest(content)
+            hashes = {
+                name: write_parquet(self._table_file(task.id, name), table)
+                for name, table in tables.items()
+            }
             self.write_card(card.model_copy(update={"tables": hashes}))
             self._state_file(task.id).unlink(missing_ok=True)
 
@@ -154,12 +151,9 @@ class Store:
         if not file.exists():
             return False
         try:
-            if digest(file.read_bytes()) != self.hashes.get(name):
-                raise ValueError("it is not what was written")
+            read_checked(file, self.hashes.get(name))
         except DAMAGED as error:
-            self._damaged(f"'{file}'", _reason(error))
-            if not self.looks_on:
-                file.unlink(missing_ok=True)
+            self._discard(file, error)
             return False
         return True
 
@@ -174,10 +168,7 @@ class Store:
     def read_artifact(self, name: str) -> tuple[Tensors, Mapping[str, str]]:
         """The tensors of an artifact and what they say of themselves."""
         try:
-            content = self._artifact_file(name).read_bytes()
-            if digest(content) != self.hashes.get(name):
-                raise ValueError("it is not what was written")
-            return read_tensors(content)
+            return read_tensors(read_checked(self._artifact_file(name), self.hashes.get(name)))
         except DAMAGED:
             raise FaithscopeError(
                 f"'{self._artifact_file(name)}' was damaged during the run: run the same command "
@@ -213,9 +204,7 @@ class Store:
             if any(said.get(key) != value for key, value in about.items()):
                 raise ValueError("it is of another input")
         except DAMAGED as error:
-            self._damaged(f"'{file}'", _reason(error))
-            if not self.looks_on:
-                file.unlink(missing_ok=True)
+            self._discard(file, error)
             return None
         return tensors, said
 
@@ -253,6 +242,11 @@ class Store:
     def _damaged(self, what: str, why: str) -> None:
         if not self.looks_on:
             warnings.warn(f"{what} is damaged ({why}): it is computed again.", stacklevel=3)
+
+    def _discard(self, file: Path, error: Exception) -> None:
+        self._damaged(f"'{file}'", reason(error))
+        if not self.looks_on:
+            file.unlink(missing_ok=True)
 
     def _card_file(self, task: str) -> Path:
         return self.root / "tasks" / f"{task}.json"
@@ -335,16 +329,6 @@ def read_plan(root: Path) -> Plan | None:
         return Plan.read(content)
     except DAMAGED as error:
         raise FaithscopeError(
-            f"'{file}' is damaged or of another version of faithscope ({_reason(error)}), so what "
+            f"'{file}' is damaged or of another version of faithscope ({reason(error)}), so what "
             "was run there is unknown: put it back, or choose another folder."
         ) from None
-
-
-def _reason(error: Exception) -> str:
-    """An error in a few words, none of them of a library."""
-    if isinstance(error, ValidationError):
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        return f"'{place}' is not what it should be"
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
-    return str(error) if type(error) is ValueError else type(error).__name__

@@ -7,149 +7,97 @@ from typing import Any
 
 import pyarrow as pa
 
-_text = pa.dictionary(pa.int32(), pa.string())
-_whole, _real = pa.int32(), pa.float64()
+_KINDS = {
+    "text": pa.dictionary(pa.int32(), pa.string()),
+    "long": pa.string(),  # texts that hardly repeat
+    "whole": pa.int32(),
+    "large": pa.int64(),
+    "real": pa.float64(),
+    "flag": pa.bool_(),
+    "bytes": pa.binary(),
+    "words": pa.list_(pa.string()),
+    "wholes": pa.list_(pa.int32()),
+    "reals": pa.list_(pa.float64()),
+    "names": pa.map_(pa.string(), pa.string()),
+}
+
+
+def _schema(*columns: str) -> pa.Schema:
+    """A schema from "kind: name name …"."""
+    split = (line.split(": ") for line in columns)
+    return pa.schema([(name, _KINDS[kind]) for kind, names in split for name in names.split()])
+
 
 SCHEMAS: Mapping[str, pa.Schema] = {
     # a score: of a sample (the model was given) or of a training (a seed's whole curve)
-    "scores": pa.schema(
-        [
-            ("model", _text),
-            ("data", _text),
-            ("training", _whole),
-            ("sample", _text),
-            ("method", _text),
-            ("procedure", _text),
-            ("draw", _whole),
-            ("metric", _text),
-            ("k", _whole),
-            ("fill", _text),
-            ("upsample", _text),
-            ("value", _real),
-            ("flag", _text),
-        ]
+    "scores": _schema(
+        "text: model data",
+        "whole: training",
+        "text: sample method procedure",
+        "whole: draw",
+        "text: metric",
+        "whole: k",
+        "text: fill upsample",
+        "real: value",
+        "text: flag",
     ),
     # what the model answered when the units of these ranks were replaced
-    "responses": pa.schema(
-        [
-            ("sample", _text),
-            ("method", _text),
-            ("draw", _whole),
-            ("start", _whole),
-            ("stop", _whole),
-            ("log_p", _real),
-            ("top1", _whole),
-            ("salience", _real),
-        ]
+    "responses": _schema(
+        "text: sample method",
+        "whole: draw start stop",
+        "real: log_p",
+        "whole: top1",
+        "real: salience",
     ),
     # a map; k is what "auto" chose for it
-    "maps": pa.schema(
-        [
-            ("sample", _text),
-            ("method", _text),
-            ("draw", _whole),
-            ("granularity", _text),
-            ("units", _whole),
-            ("k", _whole),
-            ("finite", pa.bool_()),
-            ("constant", pa.bool_()),
-        ]
+    "maps": _schema(
+        "text: sample method",
+        "whole: draw",
+        "text: granularity",
+        "whole: units k",
+        "flag: finite constant",
     ),
     # which responses a metric reads, in its own order, of a map with so many units and that k
-    "spans": pa.schema(
-        [
-            ("units", _whole),
-            ("k", _whole),
-            ("metric", _text),
-            ("place", _whole),
-            ("start", _whole),
-            ("stop", _whole),
-        ]
-    ),
-    "samples": pa.schema(
-        [
-            ("sample", _text),
-            ("label", _whole),
-            ("target", _whole),
-            ("predicted", _whole),
-            ("log_p0", _real),
-            ("digest", _text),
-        ]
+    "spans": _schema("whole: units k", "text: metric", "whole: place start stop"),
+    "samples": _schema(
+        "text: sample", "whole: label target predicted", "real: log_p0", "text: digest"
     ),
     # a sample that could not be used; in the end this stands in the manifest
-    "skipped": pa.schema([("sample", _text), ("reason", pa.string())]),
-    "pictures": pa.schema(
-        [
-            ("sample", _text),
-            ("method", _text),
-            ("kind", _text),
-            ("height", _whole),
-            ("width", _whole),
-            ("content", pa.binary()),
-        ]
-    ),
+    "skipped": _schema("text: sample", "long: reason"),
+    "pictures": _schema("text: sample method kind", "whole: height width", "bytes: content"),
     # a point of a curve by one test metric; a training that several curves share is repeated
-    "trainings": pa.schema(
-        [
-            ("job", _text),
-            ("data", _text),
-            ("model", _text),
-            ("measure", _text),
-            ("procedure", _text),
-            ("strategy", _text),
-            ("k", _whole),
-            ("seed", _whole),
-            ("metric", _text),
-            ("value", _real),
-            ("epoch", _whole),
-            ("seconds", _real),
-            ("validation", pa.list_(_real)),
-        ]
+    "trainings": _schema(
+        "text: job data model measure procedure strategy",
+        "whole: k seed",
+        "text: metric",
+        "real: value",
+        "whole: epoch",
+        "real: seconds",
+        "reals: validation",
     ),
-    "sparsity": pa.schema(
-        [
-            ("data", _text),
-            ("model", _text),
-            ("measure", _text),
-            ("seed", _whole),
-            ("kind", _text),
-            ("x", _whole),
-            ("value", _real),
-        ]
+    "sparsity": _schema(
+        "text: data model measure", "whole: seed", "text: kind", "whole: x", "real: value"
     ),
     # a text at one level of masking, with the scores that decided what is masked
-    "examples": pa.schema(
-        [
-            ("split", _text),
-            ("index", _whole),
-            ("measure", _text),
-            ("procedure", _text),
-            ("seed", _whole),
-            ("k", _whole),
-            ("label", _text),
-            ("words", pa.list_(pa.string())),
-            ("auxiliary", pa.list_(pa.string())),
-            ("eligible", pa.list_(_whole)),
-            ("masked", pa.list_(_whole)),
-            ("scores", pa.list_(_real)),
-        ]
+    "examples": _schema(
+        "text: split",
+        "whole: index",
+        "text: measure procedure",
+        "whole: seed k",
+        "text: label",
+        "words: words auxiliary",
+        "wholes: eligible masked",
+        "reals: scores",
     ),
     # what a task took, and where it ran
-    "tasks": pa.schema(
-        [
-            ("task", _text),
-            ("kind", _text),
-            ("method", _text),
-            ("seconds", _real),
-            ("explaining", _real),
-            ("passes", pa.int64()),
-            ("explanation_passes", pa.int64()),
-            ("halvings", _whole),
-            ("parameters", pa.int64()),
-            ("device", _text),
-            ("machine", _text),
-            ("versions", pa.map_(pa.string(), pa.string())),
-        ]
+    "tasks": _schema(
+        "text: task kind method",
+        "real: seconds explaining",
+        "large: passes explanation_passes",
+        "whole: halvings",
+        "large: parameters",
+        "text: device machine",
+        "names: versions",
     ),
 }
 """The tables of a run and their columns; a column that says nothing of a row is null."""
@@ -158,10 +106,10 @@ DISTINCT = ("spans",)
 """Tables whose equal rows are one."""
 
 
-def make_table(name: str, columns: Mapping[str, Any], rows: int | None = None) -> pa.Table:
-    """A table from columns; one that is left out is null in all of so many rows."""
+def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
+    """A table from columns; one that is left out is null in all rows."""
     schema = SCHEMAS[name]
-    count = len(next(iter(columns.values()))) if rows is None else rows
+    count = len(next(iter(columns.values())))
     arrays = [_array(columns.get(field.name, [None] * count), field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 

@@ -25,8 +25,6 @@ Row = dict[str, Any]
 
 BASELINE = "random"
 """The measure that all others are compared with; it is always among them."""
-TEST_METRICS = ("accuracy", "macro_f1", "micro_f1", "auroc", "cross_entropy")
-"""How a model does on the test split."""
 
 
 @dataclass(frozen=True, eq=False)

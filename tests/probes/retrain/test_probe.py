@@ -26,7 +26,7 @@ from faithscope.probes.retrain.probe import assemble
 from faithscope.result import as_result
 from faithscope.runs.scheduler import Progress
 from faithscope.runs.tables import SCHEMAS, table_of_rows
-from faithscope.verdicts.curves import TEST_METRICS
+from faithscope.verdicts.sentences import TEST_METRICS
 from families import refused
 from roar_runs import make_roar
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
@@ -37,7 +39,6 @@ from faithscope.probes.perturb.respond import choose_batch_size
 from faithscope.probes.perturb.stopping import Tolerance
 from faithscope.probes.perturb.worker import PerturbWorker
 from faithscope.probes.probe import Planned
-from faithscope.registry import plain_options
 from faithscope.request import Given, Perturb
 from faithscope.runs.cards import Cost, DataCard, Left, MethodCard, MetricCard, ModelCard, Named
 from faithscope.runs.machine import joined_names, joined_versions, this_machine
@@ -125,9 +126,8 @@ class PerturbProbe:
             request=resolved,
             model=Named(name=model.name, fingerprint=model.fingerprint),
             data=Named(name=data.name, samples=len(data)),
-            methods=_method_cards(columns, maps),
+            methods=_method_cards(columns),
             metrics=metric_cards(metrics),
-            given={f"maps {name}": _digest(values) for name, values in maps.items()},
             shard=max(1, min(SHARD, (1 << 27) // (len(columns) * n))),
         )
         per_image = passes_per_image(metrics, n, len(columns), k=k)
@@ -136,11 +136,13 @@ class PerturbProbe:
         expected = max(len(data), sum(len(batch.images) for batch in first.batches))
         return Planned(plan, worker, tasks, expected * per_image)
 
-    def adopt(self, planned: Planned, there: Plan, request: Perturb) -> Planned:
-        """Run in the batches and the precision that were chosen before."""
-        before, worker = there.request, planned.worker
-        if not isinstance(before, Perturb) or not isinstance(worker, PerturbWorker):
-            return planned
+    def adopt(self, planned: Planned, there: Plan | None, request: Perturb) -> Planned:
+        """Run in the batches and the precision that were chosen before, with the same maps."""
+        worker = planned.worker
+        assert isinstance(worker, PerturbWorker)
+        plan = planned.plan.model_copy(update={"given": _digests(worker.setup.maps)})
+        if there is None or not isinstance(before := there.request, Perturb):
+            return replace(planned, plan=plan)
         setup, changes = worker.setup, dict[str, Any]()
         if request.precision == "auto" and before.precision != setup.forward.precision:
             changes["precision"] = before.precision
@@ -148,8 +150,7 @@ class PerturbProbe:
         if request.batch_size == "auto":
             changes["batch_size"] = before.batch_size
             setup = replace(setup, batch_size=int(before.batch_size))
-        resolved = planned.plan.request.model_copy(update=changes)
-        plan = planned.plan.model_copy(update={"request": resolved})
+        plan = plan.model_copy(update={"request": plan.request.model_copy(update=changes)})
         return replace(planned, plan=plan, worker=replace(worker, setup=setup))
 
     def rule(self, plan: Plan) -> Tolerance | None:
@@ -239,22 +240,13 @@ def chosen_metrics(request: Perturb, given: Given) -> list[Metric]:
 def metric_cards(metrics: Sequence[Metric]) -> tuple[MetricCard, ...]:
     """What a reader must know of every metric."""
     return tuple(
-        MetricCard(
-            label=metric.label,
-            name=metric.name,
-            options=plain_options(metric.options),
-            higher_is_better=metric.higher_is_better,
-            bounds=(_finite(metric.bounds[0]), _finite(metric.bounds[1])),
-            paper=metric.paper,
-            equation=metric.equation,
+        MetricCard.of(
+            metric,
+            bounds=tuple(None if np.isinf(end) else float(end) for end in metric.bounds),
             groups_units=metric.groups_units,
         )
         for metric in metrics
     )
-
-
-def _finite(bound: float) -> float | None:
-    return None if np.isinf(bound) else float(bound)
 
 
 def _model(request: Perturb, given: Given) -> Model:
@@ -432,27 +424,19 @@ def _columns(
     return columns
 
 
-def _method_cards(columns: Sequence[Column], given: Mapping[str, Any]) -> tuple[MethodCard, ...]:
-    draws: dict[str, int] = {}
-    for column in columns:
-        draws[column.label] = draws.get(column.label, 0) + 1
-    methods = {column.label: column.method for column in columns}
-    cards = []
-    for label, method in methods.items():
-        if method is None:
-            cards.append(MethodCard(label=label, name=label, is_given=True))
-            continue
-        cards.append(
-            MethodCard(
-                label=label,
-                name=method.name,
-                options=plain_options(method.options),
-                granularity="" if method.granularity == "any" else method.granularity,
-                is_random=method.is_random,
-                draws=draws[label],
-            )
+def _method_cards(columns: Sequence[Column]) -> tuple[MethodCard, ...]:
+    draws = Counter(column.label for column in columns)
+    return tuple(
+        MethodCard(label=label, name=label, is_given=True)
+        if method is None
+        else MethodCard.of(
+            method,
+            label=label,
+            granularity="" if method.granularity == "any" else method.granularity,
+            draws=draws[label],
         )
-    return tuple(cards)
+        for label, method in {column.label: column.method for column in columns}.items()
+    )
 
 
 def _matched(plan: Plan, maps: pa.Table) -> dict[str, MethodCard]:
@@ -525,9 +509,16 @@ def _as_maps(name: str, values: Any) -> Tensor:
     return made
 
 
-def _digest(values: Tensor) -> str:
-    content = values.detach().cpu().contiguous().numpy().tobytes()
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+def _digests(maps: Mapping[str, Tensor]) -> dict[str, str]:
+    """Hashes of given maps: gigabytes of many images, so at once and without copies."""
+
+    def digest(values: Tensor) -> str:
+        content = values.detach().cpu().contiguous().view(torch.uint8).numpy()
+        return hashlib.blake2b(content.data, digest_size=16).hexdigest()
+
+    with ThreadPoolExecutor() as pool:
+        hashes = list(pool.map(digest, maps.values()))
+    return {f"maps {name}": found for name, found in zip(maps, hashes, strict=True)}
 
 
 def _unit_count(model: Model, images: Tensor, units: str) -> int:

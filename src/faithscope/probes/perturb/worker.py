@@ -17,7 +17,7 @@ from faithscope.methods import explain_batch
 from faithscope.models import cannot_run, undisturbed
 from faithscope.probes.perturb.ask import Answers, Setup, ask_shard
 from faithscope.probes.perturb.rows import join_shards, shard_tables, skipped_table
-from faithscope.runs.machine import device_name, package_versions
+from faithscope.runs.machine import task_row
 from faithscope.runs.tables import table_of_rows
 from faithscope.runs.task import Context, Loaded, Tables, Task
 
@@ -99,16 +99,12 @@ class PerturbWorker:
         taken, self._until = now - max(computed.began, self._until), now
         spent = [held.spent for held in answers]
         row = {
-            "task": task.id,
-            "kind": task.kind,
+            **task_row(task, self.setup.model.device, PACKAGES),
             "seconds": taken,
             "explaining": sum(part.explaining for part in spent),
             "passes": sum(part.passes for part in spent),
             "explanation_passes": sum(part.explanation_passes for part in spent),
             "halvings": sum(part.halvings for part in spent),
-            "device": str(self.setup.model.device),
-            "machine": device_name(self.setup.model.device),
-            "versions": list(package_versions(PACKAGES).items()),
         }
         return {**tables, "tasks": table_of_rows("tasks", [row])}
 

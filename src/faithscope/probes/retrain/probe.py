@@ -33,7 +33,6 @@ from faithscope.probes.retrain.learner import Learner
 from faithscope.probes.retrain.learners import check_model, load_learner
 from faithscope.probes.retrain.tasks import jobs_by_group, retrain_tasks
 from faithscope.probes.retrain.worker import RetrainWorker
-from faithscope.registry import plain_options
 from faithscope.request import Given, Retrain
 from faithscope.runs.cards import (
     Cost,
@@ -125,10 +124,11 @@ class RetrainProbe:
         worker = RetrainWorker(plan, texts, tokens, learner, by_label, metrics)
         return Planned(plan, worker, retrain_tasks(plan))
 
-    def adopt(self, planned: Planned, there: Plan, request: Retrain) -> Planned:
+    def adopt(self, planned: Planned, there: Plan | None, request: Retrain) -> Planned:
         """Train in the packs that were chosen before, and by the groups of seeds of joined runs."""
         worker = planned.worker
-        if not isinstance(there.request, Retrain) or not isinstance(worker, RetrainWorker):
+        assert isinstance(worker, RetrainWorker)
+        if there is None or not isinstance(there.request, Retrain):
             return planned
         changes: dict[str, Any] = {"pack_size": there.pack_size}
         seeds = {seed for group in there.groups for seed in group}
@@ -298,14 +298,10 @@ def metric_cards(metrics: Sequence[TrainingMetric], test_metric: str) -> tuple[M
     """What a reader must know of every metric; where less is good, more of a loss is better."""
     turned = test_metric == "cross_entropy"
     return tuple(
-        MetricCard(
-            label=metric.label,
-            name=metric.name,
-            options=plain_options(metric.options),
+        MetricCard.of(
+            metric,
             higher_is_better=metric.higher_is_better or (turned and metric.against == "random"),
-            paper=metric.paper,
-            equation=metric.equation,
-            against="zero" if metric.against == "zero" else "random",
+            against=metric.against,
         )
         for metric in metrics
     )
@@ -313,13 +309,10 @@ def metric_cards(metrics: Sequence[TrainingMetric], test_metric: str) -> tuple[M
 
 def _method_cards(measures: Sequence[Method]) -> tuple[MethodCard, ...]:
     return tuple(
-        MethodCard(
-            label=method.label,
-            name=method.name,
-            options=plain_options(method.options),
+        MethodCard.of(
+            method,
             modality="text",
             granularity="token",
-            is_random=method.is_random,
             reads_model=method.reads_model,
             matched_random=None if method.is_random else BASELINE,
         )

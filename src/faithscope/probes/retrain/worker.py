@@ -35,7 +35,7 @@ from faithscope.probes.retrain.tasks import (
 )
 from faithscope.request import Retrain
 from faithscope.runs.files import tensor_digest
-from faithscope.runs.machine import device_name, package_versions
+from faithscope.runs.machine import task_row
 from faithscope.runs.plan import Plan
 from faithscope.runs.tables import table_of_rows
 from faithscope.runs.task import Context, Loaded, Tables, Task
@@ -154,7 +154,11 @@ class RetrainWorker:
         shares = [row for held in masked.values() for row in self._sparsity_rows(jobs, held)]
         texts = [row for held in masked.values() for row in self._example_rows(jobs, held)]
         rows = [
-            {**self._task_row(task), "method": part.measure, "explaining": part.seconds}
+            {
+                **task_row(task, self.learner.device, PACKAGES),
+                "method": part.measure,
+                "explaining": part.seconds,
+            }
             for part in explained
         ]
         return {
@@ -172,7 +176,11 @@ class RetrainWorker:
             context.write(weights_name(job), *packed_model(weights, done.masks[job.id]))
             rows += self._training_rows(jobs, job, model, done.seconds / len(pack.jobs))
         size = sum(held.numel() for held in done.trained[0].weights.values())
-        row = {**self._task_row(task), "seconds": done.seconds, "parameters": size}
+        row = {
+            **task_row(task, self.learner.device, PACKAGES),
+            "seconds": done.seconds,
+            "parameters": size,
+        }
         return {
             "trainings": table_of_rows("trainings", rows),
             "tasks": table_of_rows("tasks", [row]),
@@ -255,15 +263,6 @@ class RetrainWorker:
                     }
                 )
         return rows
-
-    def _task_row(self, task: Task) -> dict[str, Any]:
-        return {
-            "task": task.id,
-            "kind": task.kind,
-            "device": self.learner.device,
-            "machine": device_name(self.learner.device),
-            "versions": list(package_versions(PACKAGES).items()),
-        }
 
     def measure(self) -> Mapping[str, float]:
         """Train the first pack and explain it on a few batches."""
