@@ -3,7 +3,10 @@
 Nothing here leaves a trace in global random state.
 """
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,10 +58,26 @@ def tiny_vit(*, seed: int = 0, dtype: torch.dtype = torch.float64, **options: ob
     return module.to(dtype).eval()
 
 
+NORMALISED = {"mean": (0.5, 0.4, 0.45), "std": (0.25, 0.2, 0.3)}
+
+
 @pytest.fixture(scope="session")
 def vit() -> fs.Model:
     """A tiny ViT, wrapped; with the normalisation that `fill="black"` needs."""
-    return fs.wrap(tiny_vit(), name="tiny", mean=(0.5, 0.4, 0.45), std=(0.25, 0.2, 0.3))
+    return fs.wrap(tiny_vit(), name="tiny", **NORMALISED)
+
+
+def single_vit(**options: Any) -> fs.Model:
+    """The same in float32."""
+    return fs.wrap(tiny_vit(dtype=torch.float32), **NORMALISED, **options)
+
+
+@pytest.fixture(scope="module")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """What a killed process wrote is not lost with it; only a dead machine needs fsync."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 def eleven_maps(count: int, height: int, width: int) -> dict[str, Tensor]:

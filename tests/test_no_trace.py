@@ -10,6 +10,7 @@ from torch import nn
 import faithscope as fs
 from conftest import eleven_maps, randn, score_maps, tiny_vit, toy
 from faithscope.perturb import FILLS
+from families import state_of, unsettled
 
 
 class FailsOnCall(nn.Module):
@@ -27,28 +28,6 @@ class FailsOnCall(nn.Module):
         return self.body(x)
 
 
-def state_of(module):
-    return {
-        "training": [child.training for child in module.modules()],
-        "gradients": [p.requires_grad for p in module.parameters()],
-        "grads": [p.grad is None for p in module.parameters()],
-        "hooks": [
-            (len(child._forward_hooks), len(child._forward_pre_hooks), len(child._backward_hooks))
-            for child in module.modules()
-        ],
-        "weights": {k: v.clone() for k, v in module.state_dict().items()},
-        "flags": (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32),
-        "modes": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
-    }
-
-
-def assert_as_found(module, before):
-    after = state_of(module)
-    weights = before.pop("weights"), after.pop("weights")
-    assert after == before
-    torch.testing.assert_close(*weights, rtol=0, atol=0)
-
-
 @pytest.fixture
 def odd_flags():
     """Kernel flags that are not the defaults, to see that they come back."""
@@ -58,41 +37,32 @@ def odd_flags():
     torch.set_float32_matmul_precision(before)
 
 
-def unusual(module):
-    """A module in a state that nobody would guess: part training, part frozen, a hook."""
-    module.train()
-    list(module.modules())[-1].eval()
-    next(module.parameters()).requires_grad_(False)
-    module.register_forward_hook(lambda *_: None)
-    return module
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16"])
 def test_the_model_is_left_exactly_as_found(odd_flags, precision):
-    module = unusual(tiny_vit(dtype=torch.float32, proj_drop_rate=0.5))
-    before = state_of(module)
+    module = unsettled(tiny_vit(dtype=torch.float32, proj_drop_rate=0.5))
+    before = state_of(module, but=":call")
     images = randn(2, 3, 16, 16, dtype=torch.float32)
     fs.evaluate(module, images, methods=["rollout", "gradient"], precision=precision)
-    assert_as_found(module, before)
+    assert state_of(module, but=":call") == before
 
 
 @pytest.mark.parametrize("call", [1, 2, 4], ids=["intact", "explaining", "perturbed"])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_the_model_is_left_exactly_as_found_after_an_error(odd_flags, call, error):
-    module = unusual(FailsOnCall(call, error("stop")))
-    before = state_of(module)
+    module = unsettled(FailsOnCall(call, error("stop")))
+    before = state_of(module, but=":call")
     with pytest.raises((error, fs.FaithscopeError)):
         fs.evaluate(module, randn(3, 3, 10, 10), methods="gradient", batch_size=64)
     assert module.call == 0
-    assert_as_found(module, before)
+    assert state_of(module, but=":call") == before
 
 
 def test_a_forecast_leaves_the_model_as_found():
-    module = unusual(FailsOnCall(-1, None))
-    before = state_of(module)
+    module = unsettled(FailsOnCall(-1, None))
+    before = state_of(module, but=":call")
     plan = fs.prepare(module, randn(3, 3, 10, 10), methods="gradient")
     assert plan.forecast().cost == {"images": 3, "model passes": 3 * (2 + 4 * 26)}
-    assert_as_found(module, before)
+    assert state_of(module, but=":call") == before
 
 
 def global_random_state():

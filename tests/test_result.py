@@ -1,7 +1,5 @@
 """Results: what the tables say, against which random attribution, and that they survive a disk."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +10,7 @@ import faithscope as fs
 from conftest import randn, toy
 from faithscope.runs.tables import SCHEMAS
 from faithscope.verdicts.statistics import holm, paired_p_values
+from families import refused
 from made_up import METRICS, made_up
 
 
@@ -210,60 +209,32 @@ def test_a_run_that_cannot_be_written_says_so(result, tmp_path):
         result.save(tmp_path / "file" / "run")
 
 
-def missing_folder(run):
-    return run / "nowhere"
-
-
-def missing_table(run):
-    (run / "scores.parquet").unlink()
-
-
-def cut_table(run):
-    whole = (run / "scores.parquet").read_bytes()
-    (run / "scores.parquet").write_bytes(whole[: len(whole) // 2])
-
-
-def foreign_table(run):
-    pq.write_table(pa.table({"sample": ["a"], "value": [1.0]}), run / "scores.parquet")
-
-
-def cut_manifest(run):
-    (run / "manifest.json").write_text('{"format": 1, "methods"')
-
-
-def foreign_manifest(run):
-    (run / "manifest.json").write_text("[1, 2, 3]")
-
-
-def hollow_manifest(run):
-    (run / "manifest.json").write_text(json.dumps({"format": 2}))
-
-
-def touched_manifest(run):
-    file = run / "manifest.json"
-    file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1'))
-
-
-def binary_manifest(run):
-    (run / "manifest.json").write_bytes(b"\xff\xfe\x00")
-
-
-def future_manifest(run):
-    (run / "manifest.json").write_text(json.dumps({"format": 3}))
+FOREIGN = pa.BufferOutputStream()
+pq.write_table(pa.table({"sample": ["a"], "value": [1.0]}), FOREIGN)
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("name", "change"),
     [
-        *(missing_folder, missing_table, cut_table, foreign_table, cut_manifest),
-        *(foreign_manifest, hollow_manifest, binary_manifest, future_manifest, touched_manifest),
+        ("scores.parquet", None),
+        ("scores.parquet", lambda whole: whole[: len(whole) // 2]),
+        ("scores.parquet", lambda _: FOREIGN.getvalue().to_pybytes()),
+        ("manifest.json", lambda _: b'{"format": 1, "methods"'),
+        ("manifest.json", lambda _: b"[1, 2, 3]"),
+        ("manifest.json", lambda _: b'{"format": 2}'),
+        ("manifest.json", lambda _: b'{"format": 3}'),
+        ("manifest.json", lambda _: b"\xff\xfe\x00"),
+        ("manifest.json", lambda whole: whole.replace(b'"seconds": ', b'"seconds": 1')),
     ],
-    ids=lambda damage: damage.__name__,
+    ids="missing cut foreign half list hollow future binary touched".split(),
 )
-def test_a_damaged_or_foreign_folder_is_refused_in_a_sentence(saved, damage):
-    folder = damage(saved) or saved
-    with pytest.raises(fs.FaithscopeError, match="run"):
-        fs.load_result(folder)
+def test_a_damaged_or_foreign_folder_is_refused_in_a_sentence(saved, name, change):
+    file = saved / name
+    file.unlink() if change is None else file.write_bytes(change(file.read_bytes()))
+    with refused("run"):
+        fs.load_result(saved)
+    with refused("run"):
+        fs.load_result(saved / "nowhere")
 
 
 # --- The manifest ---

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
 import faithscope as fs
-from faithscope.cli import app
+from bags import BagLearner, bag_texts
+from commands import csv, fails, rows, run
+from faithscope.probes.retrain import bilstm
+from faithscope.probes.retrain.learner import Recipe
 from faithscope.studies import forecast_study, make_study
 from families import refused
 
@@ -71,14 +73,7 @@ def test_axes_take_one_value_or_several_and_every_combination_is_a_cell(tmp_path
         ("model: x\nmodels: y\ndata: z\n", ["gives 'model' twice", "'models'"]),
         ("models: bundled:cifar10_vit\n", ["needs 'data'", "bundled:cifar10"]),
         ("data: bundled:cifar10\nmodels: []\n", ["needs 'model'"]),
-        ("models: m:x\ndata: d\nfills: [men]\n", ["fill 'men'", "did you mean 'mean'"]),
         ("models: m:x\ndata: d\nfills: []\n", ["'fill' is empty"]),
-        ("models: m:x\ndata: d\nmethods: [rolout]\n", ["did you mean 'rollout'"]),
-        ("models: m:x\ndata: d\nmethods: ['lrp(rules=foo)']\n", ["lrp's rules 'foo'"]),
-        ("models: m:x\ndata: d\nmetrics: [sacco]\n", ["did you mean 'saco'"]),
-        ("models: m:x\ndata: d\nk: [1]\n", ["k"]),
-        ("models: m:x\ndata: d\nlimit: 0\n", ["limit must be", "at least 1"]),
-        ("models: m:x\ndata: d\nseeds: [a]\n", ["seed must be", "whole number"]),
         ("models: m:x\ndata: d\nseeds: [1, 1]\n", ["'seed' names something twice"]),
         ("models: [{nam: x}]\ndata: d\n", ["is a name, or has one"]),
         ("models: [{name: 'm:x', chekpoint: f}]\ndata: d\n", ["did you mean 'checkpoint'"]),
@@ -140,35 +135,26 @@ def test_several_ks_share_their_maps_and_inputs(small):
     assert one < both < 2 * one
 
 
-def run(*arguments: object, code: int = 0):
-    told = CliRunner().invoke(app, ["run", *map(str, arguments)])
-    assert told.exit_code == code, told.output
-    return told
-
-
 @pytest.fixture
 def file(small, tmp_path: Path) -> Path:
     return written(tmp_path, json.dumps(small))  # JSON is YAML
 
 
 def test_a_dry_run_says_what_it_costs_and_does_nothing(file, tmp_path):
-    told = run(file, "--out", tmp_path / "out", "--dry-run", "--set", "fills=[mean, blur]")
+    told = run("run", file, "--out", tmp_path / "out", "--dry-run", "--set", "fills=[mean, blur]")
     assert "2 runs" in told.output and "model passes" in told.output
     assert not (tmp_path / "out").exists()
-    costs = json.loads(run(file, "--dry-run", "--json", "--limit", 2).stdout)
+    costs = json.loads(run("run", file, "--dry-run", "--json", "--limit", 2).stdout)
     assert [cost["cost"]["images"] for cost in costs.values()] == [2]
 
 
 def test_the_command_line_runs_a_study_and_shows_it(file, tmp_path):
-    told = run(file, "--out", tmp_path / "out", "--limit", 3, "--set", "methods=[gradient]")
+    request = ("run", file, "--out", tmp_path / "out", "--limit", 3, "--set", "methods=[gradient]")
+    told = run(*request)
     assert "saco ↑" in told.stdout and "kept in" in told.stdout
     (folder,) = (tmp_path / "out").iterdir()
     assert fs.load_result(folder).samples.num_rows == 3
-    data = json.loads(
-        run(
-            file, "--out", tmp_path / "out", "--limit", 3, "--set", "methods=[gradient]", "--json"
-        ).stdout
-    )
+    data = json.loads(run(*request, "--json").stdout)
     assert data["cells"][folder.name]["manifest"]["plan"]["request"]["k"] == 10
     assert {row["axis"] for row in data["sensitivity"]} == {"random attribution"}
 
@@ -182,8 +168,7 @@ def test_the_command_line_runs_a_study_and_shows_it(file, tmp_path):
     ],
 )
 def test_changes_that_are_wrong_are_refused(file, arguments, words):
-    told = run(file, *arguments, code=2)
-    assert words in told.stderr
+    assert words in fails("run", file, *arguments)
 
 
 # Enough is enough
@@ -232,12 +217,6 @@ def test_a_stopped_study_with_a_tolerance_goes_on_and_stops_at_the_same_image(
             fs.run_study(study, tmp_path / "stopped")
     (again,) = fs.run_study(study, tmp_path / "stopped").results.values()
     assert again.scores.equals(whole.scores)
-
-
-@pytest.mark.parametrize("value", [0, -1, 2, "small", True])
-def test_a_tolerance_that_means_nothing_is_refused(small, value):
-    with refused("tolerance must be", "above 0"):
-        make_study({**small, "tolerance": value})
 
 
 # Conclusions
@@ -318,3 +297,118 @@ def test_cells_that_stopped_at_different_images_are_compared_on_those_they_share
         other.values(m, "aopc")[places[1]] - one.values(m, "aopc")[places[0]] for m in one.methods
     ]
     assert row["signed"] == pytest.approx(np.mean(change))
+
+
+# Studies of retraining
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A study of two data sets, a few trainings each."""
+    small = bilstm.Setting(Recipe(1, 16), 4, 6, False)
+    monkeypatch.setitem(bilstm.SETTINGS, "own", small)
+    monkeypatch.chdir(tmp_path)
+    for name, count in (("a.csv", 40), ("b.csv", 60)):
+        csv(tmp_path / name, rows(count))
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "kind: roar\ndatasets: [a.csv, b.csv]\nmeasures: gradient\nseeds: 1\nlevels: [50]\n"
+    )
+    return file
+
+
+def test_the_studies_of_the_repository():
+    files = {file.stem: fs.load_study(file) for file in (ROOT / "studies").glob("roar_*.yaml")}
+    assert {"roar_babi1", "roar_babi2", "roar_sst", "roar_imdb", "roar_demo"} <= set(files)
+    asked = {}
+    for name, found in files.items():
+        assert found.name == name
+        asked[name], *_ = found.cells.values()
+        assert isinstance(asked[name], fs.Retrain)
+    assert asked["roar_babi1"].methods == ("all",)
+    assert asked["roar_babi1"].epochs is None  # the paper's
+    assert asked["roar_babi1_count"].strategy == "count"
+    assert asked["roar_imdb"].levels == (0, 10, 30, 50, 70, 90, 100)
+
+
+def test_every_data_set_with_every_model_is_a_run(study: Path):
+    changes = {"datasets": ["a.csv", "b.csv(text=review)"], "models": ["bilstm", "hf:my/model"]}
+    assert list(fs.load_study(study, changes).cells) == [
+        f"{model}_{data}"
+        for model in ("bilstm", "hf-my-model")
+        for data in ("a.csv", "b.csv-text=review")
+    ]
+
+
+def test_a_study_is_resumed_and_reported(study: Path, tmp_path: Path):
+    assert "2 runs, 8 trainings, about" in run("run", study, "--dry-run").stdout
+    assert not (tmp_path / "runs").exists()
+    told = run("run", study)
+    assert "bilstm_a.csv: 4 trainings, about" in told.stderr
+    assert "kept in runs/mine" in told.stdout
+    again = run("run", study, "--json")
+    assert again.stderr.count("finished: nothing to do") == 3  # each, and both
+    cells = json.loads(again.stdout)["cells"]
+    assert list(cells) == ["bilstm_a.csv", "bilstm_b.csv"]
+    assert cells["bilstm_b.csv"]["manifest"]["data"]["texts"]["sizes"]["test"] == 9
+    assert (tmp_path / "runs" / "mine" / "bilstm_a.csv" / "manifest.json").exists()
+    run("report", "runs/mine")
+    page = (tmp_path / "runs" / "mine" / "report.html").read_text(encoding="utf-8")
+    assert "a.csv" in page
+    assert "b.csv" in page
+    told = run("run", study, "--set", "datasets=a.csv", "--limit", 20, "--out", "other", "--json")
+    (cell,) = json.loads(told.stdout)["cells"].values()
+    assert cell["manifest"]["data"]["texts"]["sizes"]["train"] == 20
+
+
+def test_in_python(study: Path, tmp_path: Path):
+    done = fs.run_study(fs.load_study(study, {"datasets": "a.csv"}), tmp_path / "out")
+    (result,) = done.results.values()
+    alone = fs.roar("a.csv", measures="gradient", seeds=1, levels=[50], device="cpu")
+    assert alone.trainings.drop(["seconds"]) == result.trainings.drop(["seconds"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("measure: gradient", ["key of a study 'measure'"]),
+        ("fills: mean", ["key of a study 'fills'"]),
+        ("datasets: []", ["needs 'data'", "bundled:babi1"]),
+        ("measures: []", ["No measures given"]),
+        ("models: [bilstm, bilstm]", ["'model' names something twice"]),
+        ("seeds: true", ["seeds must be a number of seeds", "got True"]),
+        ("keep_weights: maybe", ["keep_weights must be true or false"]),
+        ("datasets: 7", ["data must be the name of a data set or a path, got 7"]),
+        ("name: a/b", ["plain word"]),
+        ("kind: roars", ["kind of study 'roars'", "did you mean 'roar'"]),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(study: Path, text: str, words: list[str]):
+    key = text.partition(":")[0]
+    kept = [line for line in study.read_text().splitlines() if not line.startswith(f"{key}:")]
+    study.write_text("\n".join([*kept, text]))
+    told = fails("run", study)
+    for word in words:
+        assert word in told
+
+
+def test_a_cell_whose_data_is_missing(study: Path):
+    assert "There is no file or folder" in fails("run", study, "--set", "datasets=nowhere.csv")
+
+
+class TestRoar:
+    def test_a_learner_of_ones_own(self):
+        found = fs.roar(bag_texts(), BagLearner(), measures="gradient", seeds=1, levels=[50])
+        assert found.methods == ["gradient", "random"]
+
+    def test_what_goes_only_with_names(self):
+        for options, words in (({"epochs": 3}, "epochs cannot be given"), ({"limit": 3}, "limit")):
+            with pytest.raises(fs.FaithscopeError, match=words):
+                fs.roar(bag_texts(), BagLearner(), **options)
+
+    def test_every_name_of_the_package_is_there(self):
+        for name in fs.__all__:
+            assert getattr(fs, name) is not None
+        assert fs.measure("integrated_gradients", steps=5).options == {"steps": 5}
+        assert fs.load_text("bundled:babi1").kind == "babi"
+        assert len(fs.synthetic_problem(200, 50).curves["truth"]) == 17

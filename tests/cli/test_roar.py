@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import faithscope as fs
-from commands import csv, fails, rows, run
+from commands import csv, fails, interrupted, rows, run
 from conftest import randn, tiny_vit
 from encoders import save_encoder
 from faithscope.cli import console
@@ -36,7 +36,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 QUICK = ("--measures", "gradient", "--seeds", 1, "--levels", "50", "--epochs", 1)
 
 
-def test_a_run_is_shown_kept_and_not_run_again(texts: Path, tmp_path: Path) -> None:
+def test_a_run_is_shown_kept_and_not_run_again(texts, tmp_path):
     out = tmp_path / "deep" / "run"
     told = run("roar", "--dataset", texts, *QUICK, "--out", out)  # its former name, too
     assert "gradient and random, 1 epoch, cpu" in told.stderr
@@ -59,9 +59,7 @@ def test_a_run_is_shown_kept_and_not_run_again(texts: Path, tmp_path: Path) -> N
     assert repaired.stdout == told.stdout
 
 
-def test_options_reach_the_run(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_reach_the_run(texts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = run(
         *("roar", "--data", texts, "--recursive", "--measures"),
@@ -98,13 +96,13 @@ def test_options_reach_the_run(
     assert data["headline"] == result.headline()
 
 
-def test_only_roar(texts: Path, tmp_path: Path) -> None:
+def test_only_roar(texts, tmp_path):
     out = tmp_path / "run"
     run("roar", "--data", texts, *QUICK, "--no-recursive", "--out", out)
     assert fs.load_result(out).procedures == ["roar"]
 
 
-def test_all_leaves_out_what_the_model_cannot_give(texts: Path, tmp_path: Path) -> None:
+def test_all_leaves_out_what_the_model_cannot_give(texts, tmp_path):
     name = save_encoder(tmp_path / "encoder", "Bert")
     out = tmp_path / "run"
     request = ("--seeds", 1, "--levels", 50, "--epochs", 1, "--no-recursive", "--limit", 10)
@@ -119,9 +117,7 @@ def test_all_leaves_out_what_the_model_cannot_give(texts: Path, tmp_path: Path) 
     assert "needs one attention weight per token" in told
 
 
-def test_a_dry_run_says_the_cost_and_writes_nothing(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_says_the_cost_and_writes_nothing(texts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     request = ("roar", "--data", texts, *QUICK, "--dry-run", "--out", "run")
     assert re.match(r"4 trainings, about \d+ s\n", run(*request).stdout)
@@ -131,24 +127,12 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["texts.csv"]
 
 
-def test_interrupting_says_what_is_kept_and_the_same_command_goes_on(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupting_says_what_is_kept_and_the_same_command_goes_on(texts, tmp_path):
     out = tmp_path / "run"
     request = ("roar", "--data", texts, *QUICK, "--out", out)
     run(*request[:-1], tmp_path / "whole")
     whole = fs.load_result(tmp_path / "whole")
-    real, begun = bilstm.BiLSTMLearner.begin, []
-
-    def begin(*arguments: Any) -> Any:
-        begun.append(1)
-        if len(begun) > 2:  # the forecast, the first pack
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(bilstm.BiLSTMLearner, "begin", begin)
-        told = run(*request, code=130)
+    told = interrupted(*request, packs=1)
     assert told.stderr.splitlines()[-1] == (
         f"interrupted: 3 finished tasks are kept in {out}; run the same command to resume"
     )
@@ -159,9 +143,7 @@ def test_interrupting_says_what_is_kept_and_the_same_command_goes_on(
     assert fs.load_result(out).trainings.drop(drop) == whole.trainings.drop(drop)
 
 
-def test_interrupting_before_anything_was_begun(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupting_before_anything_was_begun(texts, tmp_path, monkeypatch):
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -171,7 +153,7 @@ def test_interrupting_before_anything_was_begun(
         assert told.stderr.splitlines()[-1] == "interrupted: nothing had been begun"
 
 
-def test_a_folder_of_something_else(texts: Path, tmp_path: Path) -> None:
+def test_a_folder_of_something_else(texts, tmp_path):
     out = tmp_path / "run"
     run("roar", "--data", texts, *QUICK, "--out", out)
     told = fails("roar", "--data", texts, *QUICK, "--epochs", 2, "--out", out)
@@ -190,9 +172,7 @@ def test_a_folder_of_something_else(texts: Path, tmp_path: Path) -> None:
         assert "cannot be made" in fails("roar", "--data", texts, *QUICK, "--out", folder)
 
 
-def test_a_changed_model_is_noticed(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_model_is_noticed(texts, tmp_path, monkeypatch):
     out = tmp_path / "run"
     run("roar", "--data", texts, *QUICK, "--out", out)
     wide = bilstm.Setting(Recipe(2, 16), 5, 6, False)
@@ -211,33 +191,10 @@ def test_a_changed_model_is_noticed(
     ("request_", "complaint"),
     [
         (["--measures", ""], "No measures given: choose at least one"),
-        (["--measures", "gradent"], "Unknown measure 'gradent': did you mean 'gradient'?"),
-        (["--measures", "gradient(step=1)"], "takes no options"),
-        (["--measures", "integrated_gradients(scaling=program)"], "scaling"),
-        (["--measures", "gradient,gradient"], "named twice"),
-        (["--model", "lstm"], "Unknown text model 'lstm': did you mean 'bilstm'?"),
         (["--model", "hf:"], "A text model is named 'hf:ID or folder'"),
-        (["--levels", "10,110"], "between 0 and 100 percent"),
-        (["--levels", "50,10"], "The levels 50, 10 do not rise"),
-        (["--levels", "10,10"], "The levels 10, 10 do not rise"),
-        (["--levels", "-10,10"], "levels must be whole numbers of at least 0"),
-        (["--levels", "0,100"], "give at least one between"),
-        (["--levels", "ten"], "levels must be whole numbers of at least 0"),
-        (["--seeds", "0"], "seeds must be a number of seeds, or seeds from 0 upwards, got 0"),
-        (["--seeds", "-3"], "seeds from 0 upwards, got -3"),
-        (["--seeds", "1,1"], "each once"),
-        (["--seeds", "3000000000"], "There are too many seeds: give at most 1,000"),
         (["--strategy", "count", "--levels", "3000000000"], "give at most 10,000 tokens"),
-        (["--seeds", "few"], "seeds must be a number of seeds"),
-        (["--strategy", "percent"], "relative"),
-        (["--epochs", "0"], "epochs must be a whole number of at least 1, got 0"),
-        (["--batch-size", "0"], "batch_size must be a whole number of at least 1, got 0"),
-        (["--learning-rate", "0"], "learning_rate must be a number above 0, got 0.0"),
         (["--learning-rate", "inf"], "learning_rate must be a number above 0, got inf"),
         (["--learning-rate", "nan"], "learning_rate must be a number above 0, got nan"),
-        (["--limit", "0"], "limit must be a whole number of at least 1, got 0"),
-        (["--metrics", "saco"], "Unknown metric 'saco'"),
-        (["--metrics", "racu(clip=maybe)"], "'clip' of racu is true or false"),
         (["--recursive", "--procedures", "roar"], "--recursive and --procedures mean the same"),
         (["--device", "gpu"], "The device 'gpu' is not available here"),
         (["--data", "babbi:x"], "Unknown text source 'babbi': did you mean 'babi'?"),
@@ -247,12 +204,12 @@ def test_a_changed_model_is_noticed(
         (["--data", "babi:missing"], "missing"),
     ],
 )
-def test_bad_options_are_refused(texts: Path, request_: list[str], complaint: str) -> None:
+def test_bad_options_are_refused(texts, request_, complaint):
     usual = () if "--data" in request_ else ("--data", texts)
     assert complaint in fails("roar", *usual, *request_)
 
 
-def test_without_data() -> None:
+def test_without_data():
     assert "roar needs --data" in fails("roar")
     assert "--epochs has no effect with --demo" in fails("roar", "--demo", "--epochs", 3)
 
@@ -260,24 +217,24 @@ def test_without_data() -> None:
 class TestTexts:
     """Texts that cannot be used, or only in part."""
 
-    def test_empty_texts_are_left_out_and_counted(self, tmp_path: Path) -> None:
+    def test_empty_texts_are_left_out_and_counted(self, tmp_path):
         file = csv(tmp_path / "x.csv", [("", "good"), ("  ", "bad"), *rows()])
         told = run("roar", "--data", file, *QUICK, "--out", tmp_path / "run", "--json")
         notes = json.loads(told.stdout)["manifest"]["data"]["texts"]["notes"]
         assert "2 rows without a text or a label left out (the first is row 1)." in notes
 
-    def test_nothing_but_empty_texts(self, tmp_path: Path) -> None:
+    def test_nothing_but_empty_texts(self, tmp_path):
         file = csv(tmp_path / "x.csv", [("", "good"), ("", "bad")])
         assert "has both a text and a label" in fails("roar", "--data", file)
 
-    def test_texts_of_one_token(self, tmp_path: Path) -> None:
+    def test_texts_of_one_token(self, tmp_path):
         file = csv(tmp_path / "x.csv", [(text.split()[0], label) for text, label in rows()])
         told = fails("roar", "--data", file)
         assert "at most 1 token, of which 90 % is less than one" in told
         request = ("--strategy", "count", "--levels", 1, *QUICK[:4], "--out", tmp_path / "run")
         run("roar", "--data", file, *request)
 
-    def test_some_texts_of_one_token_are_counted(self, tmp_path: Path) -> None:
+    def test_some_texts_of_one_token_are_counted(self, tmp_path):
         file = csv(tmp_path / "x.csv", [("great", "good"), ("awful", "bad"), *rows()])
         told = run("roar", "--data", file, *QUICK, "--out", tmp_path / "run", "--json")
         assert np.isfinite(fs.load_result(tmp_path / "run").trainings["value"].to_numpy()).all()
@@ -285,7 +242,7 @@ class TestTexts:
         assert "2 of 62 texts are so short that 50 % of the tokens is less than one" in notes
 
     @pytest.mark.parametrize("model", ["bilstm", "Bert"])
-    def test_texts_of_special_tokens(self, model: str, tmp_path: Path) -> None:
+    def test_texts_of_special_tokens(self, model, tmp_path):
         """Words that look like special tokens are words, or there is nothing to mask."""
         special = [("[PAD] [CLS] [SEP]", label) for _, label in rows()]
         file = csv(tmp_path / "x.csv", special)
@@ -296,7 +253,7 @@ class TestTexts:
         else:
             assert "has no token that can be masked" in fails(*request)
 
-    def test_too_long_texts_are_cut_and_counted(self, tmp_path: Path) -> None:
+    def test_too_long_texts_are_cut_and_counted(self, tmp_path):
         long = [(" ".join([text] * 60), label) for text, label in rows(20)]
         file = csv(tmp_path / "x.csv", long)
         name = save_encoder(tmp_path / "encoder", "Bert")
@@ -304,7 +261,7 @@ class TestTexts:
         told = run("roar", "--data", file, "--model", name, *request)
         assert "20 of 20 texts are longer than the model reads and were cut." in told.stdout
 
-    def test_a_label_never_seen(self, tmp_path: Path) -> None:
+    def test_a_label_never_seen(self, tmp_path):
         folder = tmp_path / "split"
         folder.mkdir()
         csv(folder / "train.csv", rows(20))
@@ -314,12 +271,12 @@ class TestTexts:
         assert "The label 'middling'" in told
         assert "is never seen in training" in told
 
-    def test_one_class(self, tmp_path: Path) -> None:
+    def test_one_class(self, tmp_path):
         file = csv(tmp_path / "x.csv", [(text, "good") for text, _ in rows()])
         assert "at least two classes are needed" in fails("roar", "--data", file)
 
 
-def test_report_and_compare_take_the_folder(texts: Path, tmp_path: Path) -> None:
+def test_report_and_compare_take_the_folder(texts, tmp_path):
     for name, epochs in (("a", 1), ("b", 2)):
         request = ("--seeds", 2, "--measures", "gradient", "--levels", 50, "--epochs", epochs)
         run("roar", "--data", texts, *request, "--out", tmp_path / name)
@@ -330,7 +287,7 @@ def test_report_and_compare_take_the_folder(texts: Path, tmp_path: Path) -> None
     assert "epochs" in told.stdout
 
 
-def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo(tmp_path, monkeypatch):
     quick = {**command.DEMO, "seeds": 1, "levels": (60,)}
     monkeypatch.setattr(command, "DEMO", quick)
     monkeypatch.setattr(command, "DEMO_TRAINING", {**command.DEMO_TRAINING, "epochs": 1})
@@ -351,9 +308,7 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert data["headline"] == result.headline()
 
 
-def test_progress_is_told_in_lines(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_is_told_in_lines(texts, tmp_path, monkeypatch):
     monkeypatch.setattr(console, "QUIET_SECONDS", 0.0)
     told = run("roar", "--data", texts, *QUICK, "--out", tmp_path / "run")
     done = r"^100% · training \d, epoch 1/1 · 4/4 trainings · .* per (minute|second) · 0:00 left$"

@@ -11,12 +11,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import faithscope as fs
-from faithscope.data import ImageData, read_image
+from faithscope.data import read_image
 from faithscope.data.images import choose_subset
 from families import images_of, refused, seeded, timm_vit
-
-NAMES = ("cat", "dog", "tree frog", "ship", "truck")
-NORMAL = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.25, 0.3)}
+from image_data import NAMES, NORMAL, labels_of, samples_of
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +31,6 @@ def picture(seed: int = 0, size: tuple[int, int] = (40, 30)) -> Image.Image:
 def save(path: Path, seed: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     picture(seed).save(path)
-
-
-def samples_of(data: ImageData) -> list[str]:
-    return [sample for batch in data.batches(2) for sample in batch.samples]
 
 
 # Folders
@@ -58,12 +52,8 @@ def test_class_folders_label_their_images_by_the_models_class_names(tmp_path, mo
     for file in files:
         save(tmp_path / file)
     data = fs.load_data(tmp_path, model)
-    found = [batch.labels for batch in data.batches(2)]
     assert sorted(samples_of(data)) == sorted(files)
-    if labels is None:
-        assert found == [None] * len(found)
-    else:
-        assert torch.cat(found).tolist() == labels
+    assert labels_of(data) == labels
 
 
 def test_a_model_without_class_names_gives_no_labels(tmp_path):

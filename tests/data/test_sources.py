@@ -15,12 +15,10 @@ from PIL import Image
 from torchvision.datasets import CIFAR10, CIFAR100
 
 import faithscope as fs
-from faithscope.data import SOURCES, ImageData, fit_labels
+from faithscope.data import SOURCES, fit_labels
 from faithscope.data.images import TensorImages
 from families import images_of, refused, seeded, timm_vit
-
-NAMES = ("cat", "dog", "tree frog", "ship", "truck")
-NORMAL = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.25, 0.3)}
+from image_data import NAMES, NORMAL, images_in, labels_of, samples_of
 
 
 def wrapped(classes: tuple[str, ...] | None = NAMES, count: int = 5) -> fs.Model:
@@ -46,19 +44,6 @@ def png(image: np.ndarray) -> bytes:
 def save(path: Path, image: np.ndarray | None = None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(png(pixels(1)[0] if image is None else image))
-
-
-def samples_of(data: ImageData) -> list[str]:
-    return [sample for batch in data.batches(2) for sample in batch.samples]
-
-
-def labels_of(data: ImageData) -> list[int] | None:
-    found = [batch.labels for batch in data.batches(2)]
-    return None if found[0] is None else torch.cat(found).tolist()
-
-
-def images_in(data: ImageData) -> torch.Tensor:
-    return torch.cat([batch.images for batch in data.batches(3)])
 
 
 def prepared(model: fs.Model, images: np.ndarray) -> torch.Tensor:

@@ -488,46 +488,33 @@ def test_rows_without_text_or_label_are_left_out_and_counted(tmp_path: Path) -> 
     assert data.notes[0] == "3 rows without a text or a label left out (the first is row 101)."
 
 
-def test_own_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "mine.csv"
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("mine.csv", "texts,label\na,1\n", ["column", "did you mean 'texts'", "(text=…)'"]),
+        ("mine.csv", b"text,label\ncaf\xe9,1\n", ["mine.csv", "UTF-8"]),
+        ("mine.csv", "text,label\nhello, world,1\n", ["Line 2", "3 fields"]),
+        ("mine.csv", 'text,label\n"open,1\n', ["CSV"]),
+        ("mine.csv", "text,label\n", ["no rows"]),
+        ("mine.csv", "text,label\n,1\n ,0\n", ["No row", "text"]),
+        ("mine.csv", "text,label\n" + "a,1\n" * 30, ["'1'", "two classes"]),
+        ("mine.csv", "text,label\na,1\nb,0\n", ["too few rows"]),
+        ("mine.csv", "text, text ,label\na,b,1\n", ["column 'text' twice"]),
+        ("mine.docx", "x", ["not a file of texts", ".jsonl"]),
+        ("mine.jsonl", '{"text": "a", "label": 1}\n[1]\n', ["Line 2", "JSON"]),
+        ("mine.jsonl", '{"text": 5, "label": 1}\n', ["row 1", "not text"]),
+    ],
+)
+def test_own_files_that_cannot_be_used_are_refused(tmp_path: Path, name, content, words) -> None:
+    with refused(*words):
+        load_text(write(tmp_path / name, content))
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with refused("no file or folder", "bundled:babi1"):
-        load_text(file)
-    own_csv(file, head="texts,label")
-    with refused("column", "did you mean 'texts'", "(text=…)'"):
-        load_text(file)
-    own_csv(file)
+        load_text(tmp_path / "mine.csv")
     with refused("column", "'stars'"):
-        load_text(f"{file}(label=stars)")
-    write(file, b"text,label\ncaf\xe9,1\n")
-    with refused("mine.csv", "UTF-8"):
-        load_text(file)
-    write(file, "text,label\nhello, world,1\n")
-    with refused("Line 2", "3 fields"):
-        load_text(file)
-    write(file, 'text,label\n"open,1\n')
-    with refused("CSV"):
-        load_text(file)
-    write(file, "text,label\n")
-    with refused("no rows"):
-        load_text(file)
-    write(file, "text,label\n,1\n ,0\n")
-    with refused("No row", "text"):
-        load_text(file)
-    write(file, "text,label\n" + "a,1\n" * 30)
-    with refused("'1'", "two classes"):
-        load_text(file)
-    write(file, "text,label\na,1\nb,0\n")
-    with refused("too few rows"):
-        load_text(file)
-    with refused("not a file of texts", ".jsonl"):
-        load_text(write(tmp_path / "mine.docx", "x"))
-    with refused("Line 2", "JSON"):
-        load_text(write(tmp_path / "mine.jsonl", '{"text": "a", "label": 1}\n[1]\n'))
-    with refused("row 1", "not text"):
-        load_text(write(tmp_path / "mine.jsonl", '{"text": 5, "label": 1}\n'))
-    write(file, "text, text ,label\na,b,1\n")
-    with refused("column 'text' twice"):
-        load_text(file)
+        load_text(f"{own_csv(tmp_path / 'mine.csv')}(label=stars)")
     with refused("no texts", "train.csv"):
         load_text(write(tmp_path / "none" / "x.txt", "x").parent)
 
@@ -656,7 +643,7 @@ def test_other_splits_of_hugging_face_are_left_aside(tmp_path: Path) -> None:
 # Names, limits, options
 
 
-def test_names_and_limits(tmp_path: Path) -> None:
+def test_names_and_limits() -> None:
     with refused("text source", "did you mean 'babi'"):
         load_text("bab:somewhere")
     with refused("'babi:…'"):

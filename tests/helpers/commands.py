@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
 from faithscope.cli import app
+from faithscope.probes.retrain import bilstm
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 GOOD, BAD, PLAIN = (
@@ -36,6 +38,21 @@ def fails(*arguments: object) -> str:
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
     return str(result.stderr)
+
+
+def interrupted(*arguments: object, packs: int) -> Any:
+    """Stop a command after so many packs."""
+    real, begun = bilstm.BiLSTMLearner.begin, []
+
+    def begin(*given: Any) -> Any:
+        begun.append(1)
+        if len(begun) > packs + 1:  # the first is the forecast's
+            raise KeyboardInterrupt
+        return real(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bilstm.BiLSTMLearner, "begin", begin)
+        return run(*arguments, code=130)
 
 
 def rows(count: int = 60) -> list[tuple[str, str]]:

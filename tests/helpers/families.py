@@ -214,3 +214,50 @@ VARIANTS = {
     "hf_silu": Family(lambda: hf("ViT", hidden_act="silu")),
 }
 """Further ViTs that have the canonical parts; every method must be right for each."""
+
+
+def blocks_of(module: nn.Module) -> list[nn.Module]:
+    for path in ("blocks", "encoder.layers"):
+        if hasattr(module, path.split(".")[0]):
+            return list(module.get_submodule(path))
+    lists = [child for child in module.modules() if isinstance(child, nn.ModuleList)]
+    return list(next(child for child in lists if len(child) == module.config.num_hidden_layers))
+
+
+def state_of(module: nn.Module, *, but: str = "nothing") -> dict[str, object]:
+    """Everything that an explanation might disturb, down to the identity of tensors."""
+    state: dict[str, object] = {"grad": torch.is_grad_enabled()}
+    state["modes"] = (torch.is_inference_mode_enabled(), torch.get_float32_matmul_precision())
+    state["tf32"] = torch.backends.cudnn.allow_tf32
+    for name, child in module.named_modules():
+        for key, value in vars(child).items():
+            if isinstance(value, dict):
+                state[f"{name}:{key}"] = [(k, id(v)) for k, v in value.items()]
+            else:
+                state[f"{name}:{key}"] = (id(value), repr(value)[:80])
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        bits = tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+        state[f"tensor {name}"] = (
+            id(tensor),
+            tensor._version,
+            tensor.dtype,
+            tensor.requires_grad,
+            id(tensor.grad),
+            None if tensor.grad is None else tensor.grad.sum().item(),
+            bits,
+        )
+    config = getattr(module, "config", None)
+    state["kernel"] = getattr(config, "_attn_implementation", None)
+    return {key: value for key, value in state.items() if not key.endswith(but)}
+
+
+def unsettled(module: nn.Module) -> nn.Module:
+    """In training mode but for some parts, some of its weights frozen, with a hook of its own."""
+    module.train()
+    parts = list(module.modules())
+    for part in parts[::3]:
+        part.training = False
+    for parameter in list(module.parameters())[::2]:
+        parameter.requires_grad_(False)
+    parts[1].register_forward_hook(lambda *_: None)
+    return module

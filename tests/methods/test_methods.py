@@ -17,7 +17,17 @@ from faithscope.methods import METHODS, relevance
 from faithscope.methods.trace import gather
 from faithscope.models import PassCounter
 from faithscope.perturb import to_pixels
-from families import DEPTH, FAMILIES, Family, images_of, refused, seeded, timm_vit
+from families import (
+    DEPTH,
+    FAMILIES,
+    Family,
+    images_of,
+    refused,
+    seeded,
+    state_of,
+    timm_vit,
+    unsettled,
+)
 
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 both_types = pytest.mark.parametrize(
@@ -265,37 +275,6 @@ def test_upsampled_constant_maps_are_constant_to_the_last_bit():
 # The user's model is left as it was found
 
 
-def snapshot(module: nn.Module) -> dict[str, object]:
-    """Everything about a module that an explanation might disturb."""
-    found: dict[str, object] = {}
-    for name, child in module.named_modules():
-        for key, value in vars(child).items():
-            if "hooks" in key and hasattr(value, "__len__"):
-                found[f"{name}:{key}"] = len(value)
-            elif value is None or isinstance(value, bool | int | float | str):
-                found[f"{name}:{key}"] = value  # training, fused_attn and their like
-            else:
-                found[f"{name}:{key}"] = type(value)
-    for name, parameter in module.named_parameters():
-        bits = parameter.detach().numpy().tobytes()
-        found[name] = (id(parameter), parameter.requires_grad, parameter.grad, bits)
-    config = getattr(module, "config", None)
-    found["kernel"] = getattr(config, "_attn_implementation", None)
-    return found
-
-
-def unsettled(module: nn.Module) -> nn.Module:
-    """In training mode but for some parts, some of its weights frozen, with a hook of its own."""
-    module.train()
-    parts = list(module.modules())
-    for part in parts[::3]:
-        part.training = False
-    for parameter in list(module.parameters())[::2]:
-        parameter.requires_grad_(False)
-    parts[1].register_forward_hook(lambda *_: None)
-    return module
-
-
 TRACED = ["registered", "captum:Saliency", "captum:DeepLift"]
 
 
@@ -304,11 +283,11 @@ TRACED = ["registered", "captum:Saliency", "captum:DeepLift"]
 @pytest.mark.filterwarnings("ignore:.*hooks")
 def test_the_model_is_left_as_it_was_found(family: Family, dtype: torch.dtype):
     module = unsettled(family.module(dtype))
-    before = snapshot(module)
+    before = state_of(module)
     fs.explain(module, family.images(), TRACED)
-    assert snapshot(module) == before
+    assert state_of(module) == before
     fs.evaluate(module, family.images(), ["rollout", "gradient", "lrp"], "saco", random_draws=1)
-    assert snapshot(module) == before
+    assert state_of(module) == before
 
 
 @every_family
@@ -323,12 +302,12 @@ def test_the_model_is_left_as_it_was_found_when_its_second_block_fails(family: F
         raise ZeroDivisionError("in block 2")
 
     fs.wrap(module).vit.attentions[1].module.register_forward_pre_hook(fail)
-    before = snapshot(module)
+    before = state_of(module)
     with pytest.raises(ZeroDivisionError, match="in block 2"):
         fs.explain(module, family.images(), method, target=0)
     with pytest.raises(ZeroDivisionError, match="in block 2"):
         fs.evaluate(module, family.images(), method, "saco")
-    assert snapshot(module) == before
+    assert state_of(module) == before
 
 
 class Picky(nn.Module):
@@ -343,10 +322,10 @@ class Picky(nn.Module):
 def test_captum_leaves_nothing_behind_when_it_fails(method: str):
     net = [nn.Conv2d(3, 4, 3), nn.ReLU(), Picky(), nn.ReLU(), nn.Flatten(), nn.Linear(3600, 5)]
     module = seeded(lambda: nn.Sequential(*net))
-    before = snapshot(module)
+    before = state_of(module)
     with pytest.raises((ZeroDivisionError, fs.FaithscopeError)):
         fs.explain(module, images_of((32, 32)), f"captum:{method}", target=0)
-    assert snapshot(module) == before
+    assert state_of(module) == before
 
 
 def test_a_model_in_training_mode_is_explained_as_in_use():

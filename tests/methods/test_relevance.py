@@ -32,7 +32,7 @@ from faithscope.methods.relevance import (
 )
 from faithscope.methods.trace import gather
 from faithscope.models.blocks import StemView
-from families import DEPTH, FAMILIES, Family, images_of, refused, seeded, timm_vit
+from families import DEPTH, FAMILIES, Family, blocks_of, images_of, refused, seeded, timm_vit
 
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 both_rules = pytest.mark.parametrize("rules", ["original", "conserving"])
@@ -331,15 +331,6 @@ def own_attention(change: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
     with patch.object(nn.functional, "scaled_dot_product_attention", attend):
         yield
     assert next(count, None) is None
-
-
-def blocks_of(module: nn.Module) -> list[nn.Module]:
-    lists = (nn.ModuleList, nn.Sequential)
-    return next(
-        list(child)
-        for child in module.modules()
-        if isinstance(child, lists) and len(child) == DEPTH
-    )
 
 
 @contextmanager

@@ -226,17 +226,13 @@ class TestTheProgramsNumbers:
         given = (v for name, v in case.found.items() if name.startswith("param/"))
         assert taken == sum(value.numel() for value in given)
 
-    def test_logits_and_attention_in_float32(self, case):
-        answered = classify({n: v[None] for n, v in case.weights.items()}, case.tokens)
+    @pytest.mark.parametrize("key", ["ref_f32", "indep_f64"])
+    def test_logits_and_attention(self, case, key):
+        single = {name: value[None] for name, value in case.weights.items()}
+        answered = classify(single if key == "ref_f32" else case.pack, case.tokens)
         for mine, name in ((answered.logits, "logits"), (answered.attention, "attention")):
-            expected = case.expected(f"ref_f32/{name}")
-            torch.testing.assert_close(mine[0], expected, rtol=0, atol=1e-5)
-
-    def test_logits_and_attention_in_float64(self, case):
-        answered = classify(case.pack, case.tokens)
-        for mine, name in ((answered.logits, "logits"), (answered.attention, "attention")):
-            expected = case.expected(f"indep_f64/{name}")
-            torch.testing.assert_close(mine[0], expected, rtol=0, atol=1e-9)
+            expected, close = case.expected(f"{key}/{name}"), 1e-5 if key == "ref_f32" else 1e-9
+            torch.testing.assert_close(mine[0], expected, rtol=0, atol=close)
 
     @pytest.mark.parametrize("spec", IN_FLOAT32)
     def test_measures_in_float32(self, case, spec):

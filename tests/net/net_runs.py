@@ -27,10 +27,9 @@ from torch import Tensor, nn
 
 import faithscope as fs
 from bags import BagLearner, bag_texts
-from conftest import randn, tiny_vit
+from conftest import NORMALISED, randn, tiny_vit
 
 RECORDS = Path(__file__).parent / "records"
-NORMALISED = {"mean": (0.5, 0.4, 0.45), "std": (0.25, 0.2, 0.3)}
 
 Record = dict[str, Any]
 """`tables`, `rows` and `facts` hold numbers, `words` what people read."""

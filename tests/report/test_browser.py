@@ -28,7 +28,7 @@ from PIL import Image
 from scipy.stats import spearmanr
 
 import faithscope as fs
-from conftest import randn, tiny_vit
+from conftest import randn, single_vit, tiny_vit
 from faithscope.data import LazyImages
 from faithscope.data.pictures import picture_rows
 from faithscope.report import write_page
@@ -57,13 +57,7 @@ PHONE = {"width": 390, "height": 844}
 
 @pytest.fixture(scope="module")
 def model() -> fs.Model:
-    return fs.wrap(
-        tiny_vit(dtype=torch.float32),
-        name="tiny & <b>bold</b>",
-        mean=(0.5, 0.4, 0.45),
-        std=(0.25, 0.2, 0.3),
-        classes=CLASSES,
-    )
+    return single_vit(name="tiny & <b>bold</b>", classes=CLASSES)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +207,7 @@ def visit(opened: Visit) -> Iterator[Visit]:
 # ------------------------------------------------------------------ names
 
 
-def test_names_are_shown_and_not_run(visit: Visit, result: fs.Result) -> None:
+def test_names_are_shown_and_not_run(visit, result):
     visible = visit.page.locator("body").inner_text()
     for words in (EVIL, CLASSES[0], "tiny & <b>bold</b>", "<i>data</i>"):
         assert words in visible
@@ -242,7 +236,7 @@ def column(visit: Visit, place: int) -> list[str]:
     return [cell.get_attribute("data-value") for cell in visit.page.locator(cells).all()]
 
 
-def test_table_sorts_by_every_heading_both_ways(visit: Visit, result: fs.Result) -> None:
+def test_table_sorts_by_every_heading_both_ways(visit, result):
     means = {(r["method"], r["metric"]): r["mean"] for r in result.summary().to_pylist()}
     headings = visit.page.locator("table.sortable thead th")
     assert headings.count() == 1 + len(result.metrics)
@@ -306,7 +300,7 @@ def disagreement(result: fs.Result, methods: Sequence[str], sample: str) -> floa
     return 1 - float(np.mean([spearmanr(a, b, axis=None)[0] for a, b in combinations(pooled, 2)]))
 
 
-def test_gallery_begins_in_the_order_of_the_data(visit: Visit, result: fs.Result) -> None:
+def test_gallery_begins_in_the_order_of_the_data(visit, result):
     assert visit.texts(".count") == [f"{IMAGES} images"]
     assert visit.page.locator(".item").count() == 20
     assert visit.texts(".more") == [f"Show {IMAGES - 20} more"]
@@ -316,7 +310,7 @@ def test_gallery_begins_in_the_order_of_the_data(visit: Visit, result: fs.Result
 
 
 @pytest.mark.parametrize("order", ["best", "worst", "disagreement", "spread", "sure"])
-def test_gallery_sorts(visit: Visit, keys: Mapping[str, dict[str, float]], order: str) -> None:
+def test_gallery_sorts(visit, keys, order):
     visit.choose(sort=order)
     shown = visit.ids()
     assert sorted(shown) == sorted(keys[order])
@@ -324,7 +318,7 @@ def test_gallery_sorts(visit: Visit, keys: Mapping[str, dict[str, float]], order
     assert len(set(keys[order].values())) > IMAGES / 2
 
 
-def test_gallery_sorts_by_the_score_of_one_method(visit: Visit, result: fs.Result) -> None:
+def test_gallery_sorts_by_the_score_of_one_method(visit, result):
     method, metric = result.methods.index(EVIL), result.metrics.index("log_odds")
     visit.choose(method=str(method), metric=str(metric), sort="best")
     known = dict(
@@ -335,7 +329,7 @@ def test_gallery_sorts_by_the_score_of_one_method(visit: Visit, result: fs.Resul
     assert np.diff(shown[:-1]).min() > -1e-4, "lower is better, what has no score comes last"
 
 
-def test_gallery_filters(visit: Visit, result: fs.Result) -> None:
+def test_gallery_filters(visit, result):
     rows = result.samples.to_pylist()
     scores = result.scores.to_pylist()
     names = [row["sample"] for row in rows]
@@ -374,7 +368,7 @@ def test_gallery_filters(visit: Visit, result: fs.Result) -> None:
     assert shown(search="nothing is called so") == []
 
 
-def test_one_method_is_one_tile_an_image_with_its_score(visit: Visit, result: fs.Result) -> None:
+def test_one_method_is_one_tile_an_image_with_its_score(visit, result):
     method, metric = result.methods.index("rollout"), result.metrics.index("aopc")
     visit.choose(method=str(method), metric=str(metric))
     visit.until(f"document.querySelectorAll('.tile').length === {IMAGES}")
@@ -385,7 +379,7 @@ def test_one_method_is_one_tile_an_image_with_its_score(visit: Visit, result: fs
     assert set(visit.page.locator(".tile .name").all_text_contents()) == {"rollout"}
 
 
-def test_reset_brings_everything_back(visit: Visit, result: fs.Result) -> None:
+def test_reset_brings_everything_back(visit, result):
     visit.choose(method="1", metric="1", sort="worst", answer="right", flag="clean", search="image")
     visit.reset()
     assert visit.texts(".count") == [f"{IMAGES} images"]
@@ -395,7 +389,7 @@ def test_reset_brings_everything_back(visit: Visit, result: fs.Result) -> None:
     assert values == ["all", "0", "data", "any", "any", "any", ""]
 
 
-def test_constant_and_nan_maps_say_so(visit: Visit, result: fs.Result) -> None:
+def test_constant_and_nan_maps_say_so(visit, result):
     visit.choose(method=str(result.methods.index(EVIL)))
     visit.until(f"document.querySelectorAll('.tile').length === {IMAGES}")
     badges = [visit.page.locator(".tile").nth(place).locator(".badge") for place in range(3)]
@@ -410,7 +404,7 @@ def pixels(canvas: Any) -> np.ndarray:
     return np.asarray(Image.open(BytesIO(base64.b64decode(content))).convert("RGB"))
 
 
-def test_canvases_show_the_image_and_its_maps(visit: Visit, result: fs.Result) -> None:
+def test_canvases_show_the_image_and_its_maps(visit, result):
     visit.until(f"document.querySelectorAll('.tile').length === {20 * len(result.methods)}")
     place = 2
     item = visit.page.locator(".item").nth(place)
@@ -439,7 +433,7 @@ def story_numbers(visit: Visit) -> list[list[float]]:
     return [[float(t.replace("−", "-").replace("—", "nan")) for t in row] for row in texts]
 
 
-def test_story_tells_the_numbers_of_the_result(visit: Visit, result: fs.Result) -> None:
+def test_story_tells_the_numbers_of_the_result(visit, result):
     removals = {name: each.averaged() for name, each in removal_groups(result).items()}
     for place in (0, 1, 3):
         visit.page.locator(".open").nth(place).click()
@@ -472,7 +466,7 @@ def focused(visit: Visit, name: str) -> bool:
     return True
 
 
-def test_story_is_told_by_keyboard(visit: Visit, result: fs.Result) -> None:
+def test_story_is_told_by_keyboard(visit, result):
     names = result.samples["sample"].to_pylist()
     dialog = visit.page.locator("dialog[open]")
     visit.choose(search=names[4])
@@ -494,7 +488,7 @@ def test_story_is_told_by_keyboard(visit: Visit, result: fs.Result) -> None:
     assert focused(visit, names[2])
 
 
-def test_keys_go_on_working_at_either_end(visit: Visit, result: fs.Result) -> None:
+def test_keys_go_on_working_at_either_end(visit, result):
     visit.choose(search="image 1")
     names = [name for name in result.samples["sample"].to_pylist() if name.startswith("image 1")]
     dialog = visit.page.locator("dialog[open]")
@@ -509,7 +503,7 @@ def test_keys_go_on_working_at_either_end(visit: Visit, result: fs.Result) -> No
     assert visit.page.evaluate("document.activeElement.closest('dialog') !== null")
 
 
-def test_whole_page_is_reached_by_keyboard(visit: Visit) -> None:
+def test_whole_page_is_reached_by_keyboard(visit):
     visit.page.locator("[data-field=method]").focus()
     names = []
     for _ in range(8):
@@ -528,9 +522,7 @@ WIDTHS = """() => [document.documentElement.scrollWidth, innerWidth,
 
 
 @pytest.mark.parametrize("of", ["file", "several"])
-def test_phone_never_scrolls_sideways(
-    browser: Any, request: pytest.FixtureRequest, of: str
-) -> None:
+def test_phone_never_scrolls_sideways(browser, request, of):
     with visiting(browser, request.getfixturevalue(of), viewport=PHONE) as visit:
         visit.to_gallery()
         for details in visit.page.locator("details summary:visible").all():
@@ -585,7 +577,7 @@ CONTRASTS = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_readable_in_both_schemes(browser: Any, file: Path, scheme: str) -> None:
+def test_text_is_readable_in_both_schemes(browser, file, scheme):
     with visiting(browser, file, color_scheme=scheme) as visit:
         visit.to_gallery()
         visit.page.locator("summary").first.click()
@@ -605,7 +597,7 @@ def faint(found: list[tuple[str, str, float]]) -> list[tuple[str, str, float]]:
     return [each for each in found if each[2] < (3 if each[0] == "span.sign" else 4.5)]
 
 
-def test_prints_in_a_few_pages_without_controls(browser: Any, file: Path) -> None:
+def test_prints_in_a_few_pages_without_controls(browser, file):
     with visiting(browser, file, viewport={"width": 1280, "height": 300}) as visit:
         # Nobody scrolls to the gallery first.
         visit.until("document.querySelectorAll('.tile').length > 50")
@@ -624,9 +616,7 @@ def test_prints_in_a_few_pages_without_controls(browser: Any, file: Path) -> Non
 # ------------------------------------------------------------------ other pages
 
 
-def test_several_runs_are_switched_by_picker_and_links(
-    browser: Any, several: Path, runs: dict[str, fs.Result]
-) -> None:
+def test_several_runs_are_switched_by_picker_and_links(browser, several, runs):
     with visiting(browser, several) as visit:
         assert "What the choices of the protocol move" in visit.texts("h2")[0]
         assert visit.page.locator(".overview svg").count() == 1
@@ -664,9 +654,7 @@ def test_several_runs_are_switched_by_picker_and_links(
         assert visit.page.locator("#run-picker").input_value() == "run-1"
 
 
-def test_run_without_pictures_says_so(
-    browser: Any, model: fs.Model, images: torch.Tensor, result: fs.Result, tmp_path: Path
-) -> None:
+def test_run_without_pictures_says_so(browser, model, images, result, tmp_path):
     without = run(model, images, pictures=0)
     tables = {name: table for name, table in result.tables.items() if name != "pictures"}
     for name, each in {"none": without, "lost": replace(result, tables=tables)}.items():
@@ -677,9 +665,7 @@ def test_run_without_pictures_says_so(
             assert visit.page.locator("[aria-sort]").count() == 1
 
 
-def test_smallest_run_has_a_gallery_too(
-    browser: Any, model: fs.Model, images: torch.Tensor, tmp_path: Path
-) -> None:
+def test_smallest_run_has_a_gallery_too(browser, model, images, tmp_path):
     alone = fs.evaluate(model, images[:1], "rollout", "log_odds", random_draws=0)
     with visiting(browser, write_page(alone, tmp_path / "page.html")) as visit:
         visit.to_gallery()
@@ -705,9 +691,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_of_texts_is_readable_and_one_text_is_shown(
-    browser: Any, texts: Path, scheme: str
-) -> None:
+def test_page_of_texts_is_readable_and_one_text_is_shown(browser, texts, scheme):
     with visiting(browser, texts, color_scheme=scheme) as visit:
         assert faint(visit.page.evaluate(CONTRASTS)) == []
         picker = visit.page.locator(".text-picker")
@@ -723,7 +707,7 @@ def test_page_of_texts_is_readable_and_one_text_is_shown(
         assert values == sorted(values, reverse=True) and len(values) == 4
 
 
-def test_page_of_texts_fits_a_phone(browser: Any, texts: Path) -> None:
+def test_page_of_texts_fits_a_phone(browser, texts):
     with visiting(browser, texts, viewport=PHONE) as visit:
         visit.page.eval_on_selector_all("details", "all => all.forEach(each => each.open = true)")
         width, room = visit.page.evaluate(WIDTHS)
@@ -890,9 +874,7 @@ LONGEST = """() => { window.longest = 0; new PerformanceObserver((list) => {
 }).observe({ type: "longtask" }); }"""
 
 
-def test_a_thousand_images_are_one_small_and_smooth_page(
-    browser: Any, result: fs.Result, tmp_path: Path
-) -> None:
+def test_a_thousand_images_are_one_small_and_smooth_page(browser, result, tmp_path):
     big = enlarged(result, 1000)
     start = time.perf_counter()
     file = write_page(big, tmp_path / "big.html")
@@ -934,7 +916,7 @@ def test_a_thousand_images_are_one_small_and_smooth_page(
         assert visit.page.evaluate("window.longest") < 2000
 
 
-def test_methods_named_like_parts_of_javascript(browser: Any, tmp_path: Path) -> None:
+def test_methods_named_like_parts_of_javascript(browser, tmp_path):
     images = randn(3, 3, 16, 16, dtype=torch.float32)
     maps = {name: randn(3, 16, 16) for name in ("constructor", "toString", "__proto__")}
     run = fs.evaluate(tiny_vit(dtype=torch.float32), images, maps=maps, random_draws=1)

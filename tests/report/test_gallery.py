@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import faithscope as fs
-from conftest import randn, tiny_vit
+from conftest import randn, single_vit, tiny_vit
 from faithscope.data.pictures import photographs, picture_rows, scale_map
 from faithscope.report import write_page
 from faithscope.report.gallery import _halved, disagreement, make_gallery
@@ -24,12 +24,7 @@ EVIL = "</script><script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def model() -> fs.Model:
-    return fs.wrap(
-        tiny_vit(dtype=torch.float32),
-        mean=(0.5, 0.4, 0.45),
-        std=(0.25, 0.2, 0.3),
-        classes=[EVIL, "b", "c", "d", "e"],
-    )
+    return single_vit(classes=[EVIL, "b", "c", "d", "e"])
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +107,7 @@ def test_large_images_and_maps_are_kept_small() -> None:
     assert (rows["height"][1], rows["width"][1], len(rows["content"][1])) == (7, 7, 49)
 
 
-def test_wide_maps_keep_their_shape(model) -> None:
+def test_wide_maps_keep_their_shape() -> None:
     def wide(module, images, target):
         return images.mean(1)
 

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,12 +14,13 @@ import torch
 from PIL import Image
 
 import faithscope as fs
-from conftest import randn, tiny_vit
+from conftest import randn, single_vit, tiny_vit
 from faithscope.report import draw_explanations, lines, plots, write_page
 from faithscope.report.removal import removal_curves
 from faithscope.report.style import wrap_label
 from faithscope.report.tables import written
 from faithscope.runs.tables import table_of_rows
+from pages import Page
 
 EVIL = "<script>alert('method')</script>"
 KEYS = ("mean", "ci_low", "ci_high")
@@ -29,13 +29,7 @@ EVIL_CLASS = "<img src=x onerror=alert(1)>"
 
 @pytest.fixture(scope="module")
 def model() -> fs.Model:
-    return fs.wrap(
-        tiny_vit(dtype=torch.float32),
-        name="tiny & <b>bold</b>",
-        mean=(0.5, 0.4, 0.45),
-        std=(0.25, 0.2, 0.3),
-        classes=[EVIL_CLASS] * 5,
-    )
+    return single_vit(name="tiny & <b>bold</b>", classes=[EVIL_CLASS] * 5)
 
 
 @pytest.fixture(scope="module")
@@ -58,53 +52,17 @@ def result(model: fs.Model, images: torch.Tensor) -> fs.Result:
 
 
 @pytest.fixture(scope="module")
-def page(result: fs.Result, tmp_path_factory: pytest.TempPathFactory) -> "Page":
+def page(result: fs.Result, tmp_path_factory: pytest.TempPathFactory) -> Page:
     path = write_page(result, tmp_path_factory.mktemp("page") / "new" / "report.html")
     return Page(path.read_text("utf-8"))
 
 
-class Page(HTMLParser):
-    """The elements of a page, its text, and its table as rows of cells of words."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.source = text
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.table: list[list[str]] = []
-        self._in_cell = False
-        self.feed(text)
-        self.text = "".join(self.words)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag == "tr":
-            self.table.append([])
-        if tag in ("td", "th"):
-            self.table[-1].append("")
-            self._in_cell = True
-
-    def handle_endtag(self, tag: str) -> None:
-        self._in_cell = self._in_cell and tag not in ("td", "th")
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-        if self._in_cell:
-            self.table[-1][-1] += data
-
-    def attributes(self, name: str) -> list[str]:
-        return [attrs[name] or "" for _, attrs in self.elements if name in attrs]
-
-
 def test_page_refers_to_nothing_outside(page: Page) -> None:
-    references = [
-        value
-        for name in ("src", "href", "xlink:href", "srcset", "action", "data", "poster")
-        for value in page.attributes(name)
-    ]
+    names = ("src", "href", "xlink:href", "srcset", "action", "data", "poster")
+    references = page.attributes(*names)
     assert references, "the plots use markers by reference, so there must be some"
     assert all(value.startswith(("#", "data:")) for value in references)
-    assert not {"link", "iframe", "object", "base"} & {tag for tag, _ in page.elements}
+    assert not {"link", "iframe", "object", "base"} & set(page.tags)
     assert "@import" not in page.source
     assert all(found.startswith("url(#") for found in re.findall(r"url\(.", page.source))
     assert "default-src 'none'" in page.source
@@ -117,8 +75,7 @@ def test_names_are_shown_and_not_run(page: Page) -> None:
     assert EVIL_CLASS in page.text
     assert "tiny & <b>bold</b>" in page.text
     assert not page.attributes("onerror")
-    assert "b" not in {tag for tag, _ in page.elements}
-    assert {tag for tag, _ in page.elements if tag == "img"} == set()
+    assert not {"b", "img"} & set(page.tags)
 
 
 def test_only_the_script_of_the_page_may_run(page: Page) -> None:
@@ -224,7 +181,7 @@ def test_curves_are_those_the_metric_reads(result: fs.Result, tmp_path: Path) ->
     assert sorted(name for _, _, name in plot.legend) == sorted(result.methods)
 
 
-def test_curves_average_draws_and_bring_sizes_together(model: fs.Model) -> None:
+def test_curves_average_draws_and_bring_sizes_together() -> None:
     """Two images of other sizes; of the larger one two draws are averaged."""
     run = fs.evaluate(
         fs.wrap(torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()), name="any"),
@@ -332,7 +289,7 @@ def test_cells_say_what_they_show(model: fs.Model, tmp_path: Path) -> None:
     assert "positive" not in text, "no map with values of both signs was drawn"
 
 
-def test_maps_of_both_signs_have_two_colours_around_zero(model: fs.Model, tmp_path: Path) -> None:
+def test_maps_of_both_signs_have_two_colours_around_zero(tmp_path: Path) -> None:
     values = torch.zeros(1, 8, 8)
     values[0, :, :2], values[0, :, 6:] = -1.0, 1.0
     grey = fs.wrap(tiny_vit(), name="no normalisation known")

@@ -13,11 +13,10 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
-from typer.testing import CliRunner
 
 import faithscope as fs
+from commands import fails, run
 from conftest import randn, score_maps, tiny_vit, toy
-from faithscope.cli import app
 from faithscope.report import draw_story, read_story
 from faithscope.report.removal import pair_parts, removal_groups
 from faithscope.report.story import fit, text_width
@@ -74,7 +73,7 @@ def naive(result: fs.Result, method: str, draw: int, sample: str, k: int) -> dic
     }
 
 
-def test_groups_are_what_the_model_answered(result: fs.Result) -> None:
+def test_groups_are_what_the_model_answered(result):
     found = removal_groups(result)
     assert list(found) == result.methods
     rows = [row for row in result.scores.to_pylist() if row["metric"] == "saco"]
@@ -96,7 +95,7 @@ def test_groups_are_what_the_model_answered(result: fs.Result) -> None:
         np.testing.assert_array_equal(removal.curve[row["draw"], place], expected["curve"])
 
 
-def test_a_rescored_run_is_read_by_its_new_spans(vit: fs.Model, images: torch.Tensor) -> None:
+def test_a_rescored_run_is_read_by_its_new_spans(vit, images):
     """K was chosen per map and is now the same for all."""
     metrics = ["saco", "saco(k=4)", "aopc"]
     peaked = torch.zeros(5, 16, 16)
@@ -113,7 +112,7 @@ def test_a_rescored_run_is_read_by_its_new_spans(vit: fs.Model, images: torch.Te
             np.testing.assert_array_equal(removal.curve[draw, place], expected["curve"])
 
 
-def test_scores_follow_from_groups_and_curves(result: fs.Result) -> None:
+def test_scores_follow_from_groups_and_curves(result):
     for method, removal in removal_groups(result).items():
         sacos, aopcs = [], []
         for draw, sample in np.ndindex(removal.k.shape):
@@ -137,7 +136,7 @@ def test_scores_follow_from_groups_and_curves(result: fs.Result) -> None:
         np.testing.assert_allclose(mean.curve[0], removal.curve.mean(0), atol=1e-15)
 
 
-def test_draws_of_another_k_are_not_averaged_in() -> None:
+def test_draws_of_another_k_are_not_averaged_in():
     from faithscope.report.removal import Removal
 
     k = np.array([[2], [3], [2]])
@@ -147,7 +146,7 @@ def test_draws_of_another_k_are_not_averaged_in() -> None:
     np.testing.assert_array_equal(mean.salience, [[[2.0, 4.0, np.nan]]])
 
 
-def test_story_tells_every_draw(vit: fs.Model, images: torch.Tensor) -> None:
+def test_story_tells_every_draw(vit, images):
     result = fs.evaluate(vit, images, ["rollout", "random"], METRICS, random_draws=4)
     story = read_story(result, sample=3)
     assert [row.reference for row in story.values()] == ["random_patch", "random", "random_patch"]
@@ -208,9 +207,7 @@ def words(figure: Figure) -> str:
 
 
 @pytest.mark.parametrize("count", [1, 16])
-def test_one_to_sixteen_methods(
-    count: int, vit: fs.Model, images: torch.Tensor, drawn: list[Figure], tmp_path: Path
-) -> None:
+def test_one_to_sixteen_methods(count, vit, images, drawn, tmp_path):
     maps = {f"method_{place}": randn(1, 16, 16, seed=place) for place in range(count)}
     result = score_maps(vit, images[:1], maps, metrics=METRICS)
     draw_story(vit, images[:1], maps, result, tmp_path / "a.png")
@@ -222,9 +219,7 @@ def test_one_to_sixteen_methods(
 
 
 @pytest.mark.parametrize("k", [2, 20, "auto"])
-def test_any_number_of_groups(
-    k: int | str, vit: fs.Model, images: torch.Tensor, drawn: list[Figure], tmp_path: Path
-) -> None:
+def test_any_number_of_groups(k, vit, images, drawn, tmp_path):
     methods = ["rollout", "random"]
     result = fs.evaluate(vit, images[:1], methods, METRICS, k=k, random_draws=10)
     maps = fs.explain(vit, images[:1], methods)
@@ -242,9 +237,7 @@ def test_any_number_of_groups(
     assert f"10 draws: {low} … {high}" in words(drawn[0])
 
 
-def test_bars_pairs_and_curve_show_the_numbers(
-    vit: fs.Model, images: torch.Tensor, drawn: list[Figure], tmp_path: Path
-) -> None:
+def test_bars_pairs_and_curve_show_the_numbers(vit, images, drawn, tmp_path):
     maps = {"mine": randn(1, 16, 16, seed=5)}
     result = score_maps(vit, images[:1], maps, metrics=METRICS, k=6)
     draw_story(vit, images[:1], maps, result, tmp_path / "a.png")
@@ -271,9 +264,7 @@ def panels(figure: Figure) -> list[Any]:
     return [by_label["group"], by_label["the less salient group"], by_label["removed"]]
 
 
-def test_maps_that_cannot_be_scored_say_so(
-    vit: fs.Model, images: torch.Tensor, drawn: list[Figure], tmp_path: Path
-) -> None:
+def test_maps_that_cannot_be_scored_say_so(vit, images, drawn, tmp_path):
     broken = randn(1, 16, 16)
     broken[0, 2, 3] = float("nan")
     maps = {"flat": torch.ones(1, 16, 16), "broken": broken, "broken_patches": broken[:, :4, :4]}
@@ -291,9 +282,7 @@ def test_maps_that_cannot_be_scored_say_so(
     assert read_story(alone)["broken"].as_data()["k"] == 0
 
 
-def test_a_model_that_answers_nan(
-    images: torch.Tensor, drawn: list[Figure], tmp_path: Path
-) -> None:
+def test_a_model_that_answers_nan(images, drawn, tmp_path):
     class Shy(torch.nn.Module):
         """Answers NaN once the first pixel is gone."""
 
@@ -313,9 +302,7 @@ def test_a_model_that_answers_nan(
 
 
 @pytest.mark.parametrize("size", [(8, 40), (40, 8), (1, 30)])
-def test_images_that_are_not_square(
-    size: tuple[int, int], drawn: list[Figure], tmp_path: Path
-) -> None:
+def test_images_that_are_not_square(size, drawn, tmp_path):
     model = fs.wrap(toy(*size), name="long")
     image, maps = randn(1, 3, *size), {"mine": randn(1, *size).abs(), "signed": randn(1, *size)}
     result = score_maps(model, image, maps, metrics=METRICS)
@@ -336,7 +323,7 @@ def test_images_that_are_not_square(
     ],
 )
 @pytest.mark.filterwarnings("error:Glyph")
-def test_odd_names(name: str, images: torch.Tensor, drawn: list[Figure], tmp_path: Path) -> None:
+def test_odd_names(name, images, drawn, tmp_path):
     model = fs.wrap(tiny_vit(), name=name or "m", classes=[f"{place} {name}" for place in range(5)])
     maps = {name or "m": randn(1, 16, 16)}
     result = fs.evaluate(
@@ -350,9 +337,7 @@ def test_odd_names(name: str, images: torch.Tensor, drawn: list[Figure], tmp_pat
         assert f"3 {plain}".strip() in words(drawn[0])
 
 
-def test_patches_and_a_title(
-    vit: fs.Model, images: torch.Tensor, drawn: list[Figure], tmp_path: Path
-) -> None:
+def test_patches_and_a_title(vit, images, drawn, tmp_path):
     result = fs.evaluate(vit, images, "rollout", METRICS, units="patches", k=4, random_draws=5)
     maps = fs.explain(vit, images[2:3], ["rollout"], units="patches")
     draw_story(vit, images[2], maps, result, tmp_path / "a.png", sample=2, title="my own title")
@@ -363,9 +348,7 @@ def test_patches_and_a_title(
     assert f"AOPC {result.values('rollout', 'aopc')[2]:.3f}".replace("-", "−") in said
 
 
-def test_where_a_score_lies_among_random_draws(
-    vit: fs.Model, images: torch.Tensor, drawn: list[Figure], tmp_path: Path
-) -> None:
+def test_where_a_score_lies_among_random_draws(vit, images, drawn, tmp_path):
     """A map made of the answers beats every draw; its opposite loses to every one."""
     single = torch.eye(256, dtype=torch.float64).reshape(256, 16, 16).bool()
     image = images[:1]
@@ -383,9 +366,7 @@ def test_where_a_score_lies_among_random_draws(
     assert "▼ below 10 random:" in said
 
 
-def test_what_cannot_be_told_is_refused(
-    vit: fs.Model, images: torch.Tensor, tmp_path: Path
-) -> None:
+def test_what_cannot_be_told_is_refused(vit, images, tmp_path):
     maps = {"mine": randn(1, 16, 16)}
     result = score_maps(vit, images[:1], maps, metrics=METRICS)
     path = tmp_path / "a.png"
@@ -407,7 +388,7 @@ def test_what_cannot_be_told_is_refused(
     assert not path.exists()
 
 
-def test_text_is_measured() -> None:
+def test_text_is_measured():
     long = "a word " * 40
     for width in (1.0, 2.0):
         lines = fit(long, width, size=9, lines=3).split("\n")
@@ -417,19 +398,13 @@ def test_text_is_measured() -> None:
 
 
 class TestCommand:
-    def run(self, *arguments: object, code: int = 0) -> Any:
-        """Run the command in this process."""
-        result = CliRunner().invoke(app, ["explain", *map(str, arguments)])
-        assert result.exit_code == code, result.output
-        return result
-
-    def test_pictures(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pictures(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        few = ("bundled:cifar10:3", "--story", "--random-draws", 2, "--methods")
-        told = self.run(*few, "rollout,gradient").stdout
+        few = ("explain", "bundled:cifar10:3", "--story", "--random-draws", 2, "--methods")
+        told = run(*few, "rollout,gradient").stdout
         with Image.open("bundled-cifar10-3-story.png") as picture:
             assert min(picture.size) > 1000
-        data = json.loads(self.run(*few, "rollout", "--out", "x.pdf", "--json").stdout)
+        data = json.loads(run(*few, "rollout", "--out", "x.pdf", "--json").stdout)
         assert Path("x.pdf").read_bytes().startswith(b"%PDF")
         rollout = data["story"]["rollout"]
         drop, salience = torch.tensor(rollout["drop"]), torch.tensor(rollout["salience"])
@@ -441,6 +416,5 @@ class TestCommand:
         row = rf"^rollout +{rollout['saco']:.3f} +{min(draws):.3f} … {max(draws):.3f}"
         assert re.search(row, told, re.MULTILINE)
 
-    def test_draws_without_a_story(self, tmp_path: Path) -> None:
-        told = self.run("bundled:cifar10:3", "--random-draws", 2, code=2)
-        assert "needs --story" in told.stderr
+    def test_draws_without_a_story(self):
+        assert "needs --story" in fails("explain", "bundled:cifar10:3", "--random-draws", 2)

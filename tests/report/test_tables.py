@@ -36,7 +36,7 @@ def folder(result: fs.Result, tmp_path_factory) -> Path:
     return place
 
 
-def test_every_table_is_written_in_every_form(folder: Path, result: fs.Result) -> None:
+def test_every_table_is_written_in_every_form(folder: Path) -> None:
     forms = {"scores": 3, "correlations": 3, "sensitivity": 3, "comparisons": 1}
     ends = ("csv", "md", "tex")
     names = {f"{name}.{end}" for name, count in forms.items() for end in ends[:count]}

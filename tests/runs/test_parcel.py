@@ -10,17 +10,19 @@ import os
 import shutil
 import signal
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import faithscope as fs
+from bag_runs import BASES, JOBS, PACKS, assert_same_bits, run, stopped, stopped_in, weights_in
 from bags import MEASURES, BagLearner, bag_texts
-from commands import csv, fails, rows
+from commands import csv, fails, interrupted, rows
 from commands import run as command
 from conftest import randn, tiny_vit
+from disasters import cards_in
 from faithscope.api import pack_run, unpack_run
 from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.learner import Recipe
@@ -29,27 +31,10 @@ from faithscope.runs.files import digest, sealed, unsealed
 from faithscope.runs.parcel import INDEX
 from faithscope.runs.store import locked
 from families import refused
-from test_store_retrain import (
-    BASES,
-    JOBS,
-    PACKS,
-    assert_same_bits,
-    cards_in,
-    run,
-    stopped,
-    stopped_in,
-    weights_in,
-)
 
+pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
 FEW = {"measures": ["gradient"], "levels": [50], "seeds": 1}
 """Four trainings."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_waiting_for_the_disk() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -409,7 +394,7 @@ NAMED = LONG.tobuf() + b"parcel.json".ljust(512, b"\0")
         bomb(INDEX, 10**8),
         gzip.compress(bytes(10**8)),
     ],
-    ids=range(10),
+    ids=range(10),  # the contents hold the time, and two processes must collect the same tests
 )
 def test_an_archive_that_is_none_is_refused(tmp_path, content):
     file = tmp_path / "run.tar.gz"
@@ -593,27 +578,12 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, ...]:
     return ("roar", "--data", texts, "--measures", "gradient", "--levels", "20,50,80")
 
 
-def interrupted(request: tuple[Any, ...], packs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop a command after so many packs."""
-    real, begun = bilstm.BiLSTMLearner.begin, []
-
-    def begin(*arguments: Any) -> Any:
-        begun.append(1)
-        if len(begun) > packs + 1:  # the first is the forecast's
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(bilstm.BiLSTMLearner, "begin", begin)
-        command(*request, code=130)
-
-
 @pytest.mark.parametrize("spelled", ["pack", "roar --pack"])
-def test_the_command_packs_a_run_and_resumes_elsewhere(small, tmp_path, monkeypatch, spelled):
+def test_the_command_packs_a_run_and_resumes_elsewhere(small, tmp_path, spelled):
     request = (*small, "--seeds", "2", "--out")
     command(*request, tmp_path / "whole")
     root = tmp_path / "a run"
-    interrupted((*request, root), 2, monkeypatch)
+    interrupted(*request, root, packs=2)
     said = command(*spelled.split(), root).stdout
     file = tmp_path / "a run.tar.gz"
     done = f"{cards_in(root)} of {len(list((tmp_path / 'whole').glob('tasks/*.json')))} tasks"
@@ -637,7 +607,7 @@ def test_the_command_joins_seeds(small, tmp_path, monkeypatch):
     for seed, packs in ((0, 9), (3, 2)):
         root = tmp_path / f"run{seed}"
         request = (*small, "--seeds", f"{seed},", "--out", root)
-        command(*request) if packs == 9 else interrupted(request, packs, monkeypatch)
+        command(*request) if packs == 9 else interrupted(*request, packs=packs)
         command("pack", root)
     parts = [tmp_path / f"run{seed}.tar.gz" for seed in (3, 0)]
     said = " ".join(command("unpack", *parts, "--out", tmp_path / "both").stdout.split())

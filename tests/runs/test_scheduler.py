@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import multiprocessing
-import os
 import random
-import signal
 import threading
 import time
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from disasters import cards_in, full_disk, harm, kill_again_and_again, leftovers
 from faithscope.errors import FaithscopeError
 from faithscope.request import Perturb
-from faithscope.runs import files
 from faithscope.runs.cards import Named
 from faithscope.runs.plan import Plan
 from faithscope.runs.scheduler import Forecast, Progress, Scheduler, check_inputs, forecast, look
@@ -36,11 +33,7 @@ PLAN = Plan(
     metrics=(),
 )
 STEPS = 3
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
 
 
 class Stopped(Exception):
@@ -165,35 +158,18 @@ def test_damaged_files_are_named_and_made_again(seed, tmp_path):
     folders = ("tasks", "artifacts", "states")
     there = sorted(file for part in folders for file in root.glob(f"{part}/**/*.*"))
     for file in draw.sample(there, min(3, len(there))):
-        content = bytearray(file.read_bytes())
-        match draw.choice(["gone", "cut", "flipped"]):
-            case "gone":
-                file.unlink()
-                continue
-            case "cut":
-                del content[len(content) // 2 :]
-            case "flipped":
-                content[draw.randrange(len(content))] ^= draw.randrange(1, 256)
-        file.write_bytes(content)
+        place = draw.randrange(file.stat().st_size)
+        harm(file, draw.choice(["gone", "cut", "flipped"]), place, draw.randrange(1, 256))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert rows(run(tasks, root)) == expected
 
 
-def _child(tasks: list[Task], root: Path) -> None:
-    run(tasks, root, Toy(seconds=0.003))
-
-
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_rows(tmp_path):
-    tasks, draw, kills = graph(7, 30), random.Random(0), 0
+    tasks = graph(7, 30)
     expected = rows(run(tasks, None))
-    while kills < 8:
-        child = multiprocessing.get_context("fork").Process(target=_child, args=(tasks, tmp_path))
-        child.start()
-        time.sleep(draw.uniform(0.02, 0.25))
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        kills += 1
+    work = partial(run, tasks, worker=Toy(seconds=0.003))
+    kill_again_and_again(work, tmp_path, times=8, done=cards_in)
     assert rows(run(tasks, tmp_path)) == expected
 
 
@@ -288,23 +264,13 @@ def test_progress_rises_to_the_whole_cost(tmp_path):
     assert told[-1].done == pytest.approx(total) == told[-1].total
 
 
-def test_a_full_disk_costs_nothing_that_is_finished(tmp_path, monkeypatch):
+def test_a_full_disk_costs_nothing_that_is_finished(tmp_path):
     tasks = graph(5)
     expected = rows(run(tasks, None))
-    write, room = files.write_file, [25]
-
-    def fill_up(path: Path, content: bytes) -> None:
-        room[0] -= 1
-        if room[0] < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(path, content)
-
-    monkeypatch.setattr(files, "write_file", fill_up)
-    with refused("No space left", "kept"):
+    with full_disk(25), refused("No space left", "kept"):
         run(tasks, tmp_path)
-    monkeypatch.setattr(files, "write_file", write)
     assert list(tmp_path.glob("tasks/*.json"))
-    assert not [file for file in tmp_path.rglob(".*") if file.name != ".lock"]
+    assert not leftovers(tmp_path)
     assert rows(run(tasks, tmp_path)) == expected
 
 

@@ -161,10 +161,3 @@ def test_another_seed_draws_other_random_maps_and_changes_nothing_else(case, ref
     for method in reference.methods:
         equal = np.array_equal(other.values(method, "aopc"), reference.values(method, "aopc"))
         assert equal is (not method.startswith("random"))
-
-
-def test_images_from_a_loader_score_as_the_same_images_in_a_tensor():
-    images, labels = randn(10, 3, 10, 10), torch.arange(10) % 4
-    whole = fs.evaluate(toy(), images, methods="gradient", labels=labels)
-    batches = list(zip(images.split(4), labels.split(4), strict=True))
-    assert_same_scores(fs.evaluate(toy(), iter(batches), methods="gradient"), whole)
