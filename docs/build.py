@@ -1,4 +1,4 @@
-"""Write reference.md and the schema of manifests; check that links and examples work.
+"""Write reference.md and the schema of manifests; check links and examples.
 
 python docs/build.py           # writes and checks
 python docs/build.py --check   # only checks, as the tests do
@@ -101,7 +101,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def broken_links(page: Path) -> list[str]:
-    """Relative links and pictures of a page that lead nowhere."""
+    """Relative links and images of a page that do not exist."""
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
     return [
         f"{page.name}: {link}"
@@ -111,12 +111,12 @@ def broken_links(page: Path) -> list[str]:
 
 
 def examples(page: Path) -> str:
-    """All Python examples of a page, one after the other."""
+    """All Python examples of a page, in order."""
     return "\n\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 
 
 def run_examples(page: Path) -> str:
-    """Run a page's examples in a fresh process and folder; returns what went wrong."""
+    """Run a page's examples in a fresh process and folder; return the error, if any."""
     code = examples(page)
     if not code:
         return ""
@@ -128,7 +128,7 @@ def run_examples(page: Path) -> str:
 
 
 def main() -> int:
-    """Write what is generated unless only checking; report every problem."""
+    """Write the generated files unless only checking; report every problem."""
     problems = []
     for file, text in ((REFERENCE, reference()), (SCHEMA, schema())):
         if "--check" not in sys.argv:

@@ -1,4 +1,4 @@
-"""What pages of numbers share: the summaries of studies/results, and how numbers are written."""
+"""Shared by the reproduction pages: summaries of studies/results and number formatting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Summaries:
         }
 
     def run(self, name: str, which: str | None = None) -> dict[str, Any]:
-        """One run of a study: the only one, or by what tells it from the others."""
+        """One run of a study: the only one, or the one with this label."""
         runs: dict[str, dict[str, Any]] = self.studies[name]["runs"]
         return runs[which or next(iter(runs))]
 
@@ -34,7 +34,7 @@ class Summaries:
         return find(self.run(name, which)["summary"], method=method, metric=metric)
 
     def pair(self, name: str, metric: str, method: str, other: str) -> dict[str, float]:
-        """The paired difference, the second less the first, with its interval and p."""
+        """The paired difference, second minus first, with its interval and p."""
         rows = self.run(name)["comparisons"]
         row = dict(find(rows, metric=metric, method={method, other}, other={method, other}))
         if row["method"] == method:
@@ -43,7 +43,7 @@ class Summaries:
         return row
 
     def change(self, name: str, which: str, method: str, metric: str) -> Row:
-        """What a choice does to a method: the paired difference of two runs of a study."""
+        """How a choice changes a method's score: the paired difference of two runs of a study."""
         return find(self.studies[name]["changes"][which], method=method, metric=metric)
 
     def ups(self, name: str, metric: str) -> bool:
@@ -52,12 +52,12 @@ class Summaries:
 
 
 def rows_of(table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A table as it was before it was written."""
+    """The rows of a stored table."""
     return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
 
 
 class Shown:
-    """As much of a run as its plots and sentences read, from a summary."""
+    """The parts of a run that plots and sentences use, read from a summary."""
 
     replicate = SimpleNamespace(word="image")
 
@@ -75,7 +75,7 @@ class Shown:
         self.manifest = SimpleNamespace(methods=methods, metrics=metrics)
 
     def arrow(self, metric: str) -> str:
-        """Which way is better."""
+        """Which direction is better."""
         return "↑" if self.manifest.metrics[metric].higher_is_better else "↓"
 
     def correlations(self) -> Any:
@@ -119,7 +119,7 @@ def interval(row: Row, middle: str = "mean", sign: str = "", digits: int = 3) ->
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """A share in per cent."""
+    """A share in percent."""
     return f"{100 * share:.{digits}f} %"
 
 
@@ -130,7 +130,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 1
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words as a sentence has them."""
+    """Words joined as in a sentence."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
@@ -141,7 +141,7 @@ def span(values: Iterable[float], digits: int = 3) -> str:
 
 
 def save(plot: Any, name: str) -> None:
-    """Write a picture with few colours, which makes it small."""
+    """Save a figure with a reduced palette, which keeps the file small."""
     from PIL import Image
 
     file = plot.save(IMAGES / f"reproduction-{name}.png")

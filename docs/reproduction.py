@@ -1,13 +1,13 @@
 """Fill both reproduction pages, and the lines on them in README.md, from studies/results.
 
 python docs/reproduction.py             # writes the numbers between the markers of the pages
-python docs/reproduction.py --figures   # and draws the pictures
+python docs/reproduction.py --figures   # and draws the figures
 python docs/reproduction.py --check     # only checks, as the tests do
 
-A page says `<!-- begin: NAME -->`, then what the function NAME returns, then `<!-- end -->`. Those
-on images are here, those on text in reproduction_text.py. Every number comes from the summaries,
-which studies/summarise.py and summarise_roar.py make from run folders, except the papers' own,
-which stand in PAPER with where they are from, those on text in studies/paper.
+A block of a page is `<!-- begin: NAME -->`, the text that the function NAME returns, and
+`<!-- end -->`. Functions on images are here, those on text in reproduction_text.py. Every number
+comes from the summaries that studies/summarise.py and summarise_roar.py make from run folders,
+except the papers' own, which are in PAPER and, for text, in studies/paper.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ VARIANTS = {
 }
 LAST, ALL, LAST_GRADIENT, ALL_GRADIENT = VARIANTS
 BELOW_RANDOM = ("partial_lrp", "attcat", "transformer_attribution")
-"""The methods which the paper sees below random attribution."""
+"""The methods that the paper finds below random attribution."""
 FLIPS = 9_999
-"""Of a permutation test, as faithscope.verdicts.statistics has it."""
+"""The number of flips of a permutation test in faithscope.verdicts.statistics."""
 PIXELS = {"32/4": 32**2, "224/16": 224**2}
 
 PAPER: Mapping[str, Any] = {
@@ -106,7 +106,7 @@ PAPER: Mapping[str, Any] = {
 }
 
 
-# What the summaries say
+# Reading the summaries
 
 
 def marked(row: Row) -> str:
@@ -127,16 +127,16 @@ def below(values: Iterable[float]) -> str:
 
 def commands(have: Summaries, *names: str) -> str:
     """The commands that made the runs."""
-    told: list[str] = []
+    shown: list[str] = []
     for name in names:
         lines = have.studies[name]["command"]
-        told += [line for line in lines if not line.startswith("#")] or lines
+        shown += [line for line in lines if not line.startswith("#")] or lines
     folders = " ".join(f"runs/{name}" for name in names)
-    told.append(f"python studies/summarise.py {folders} --out studies/results")
-    return "\n".join(["```sh", *told, "```"])
+    shown.append(f"python studies/summarise.py {folders} --out studies/results")
+    return "\n".join(["```sh", *shown, "```"])
 
 
-def outdone(have: Summaries, name: str, metric: str, random: str) -> tuple[int, int, float]:
+def beaten(have: Summaries, name: str, metric: str, random: str) -> tuple[int, int, float]:
     """Methods that score worse and better than a random attribution by a paired test; largest p."""
     worse, better, p_values = 0, 0, [0.0]
     for method in METHODS:
@@ -149,7 +149,7 @@ def outdone(have: Summaries, name: str, metric: str, random: str) -> tuple[int, 
 
 
 def matched(have: Summaries, name: str, metric: str, verdict: str) -> int:
-    """How many methods are better, worse or the same as random maps of their granularity."""
+    """How many methods have this verdict against random maps of their granularity."""
     return sum(have.cell(name, m, metric)["verdict"] == verdict for m in METHODS)
 
 
@@ -177,12 +177,12 @@ def covers_zero(row: Row) -> bool:
 
 
 def maps_of(have: Summaries, name: str) -> int:
-    """How many maps are ranked where an order of maps is meant: random ones too."""
+    """How many maps are ranked, random ones included."""
     return len(have.run(name)["methods"])
 
 
 def over(have: Summaries, name: str) -> str:
-    """Which model a study ran on that ran on one, and on how many images."""
+    """The model and the number of images of a study that used one model."""
     return f"{MODELS['c10_base']}, {have.run(name)['data']['images']:,} images"
 
 
@@ -232,7 +232,7 @@ def found_zero(have: Summaries) -> str:
 def found_random(have: Summaries) -> str:
     """Random attribution per pixel, in both geometries."""
     small, large, turned = (
-        outdone(have, name, metric, "random")
+        beaten(have, name, metric, "random")
         for name, metric in (
             ("c10_base", "aopc"),
             ("c10_deit", "aopc"),
@@ -242,10 +242,10 @@ def found_random(have: Summaries) -> str:
     rows = [have.cell(name, "random", "aopc") for name in ("c10_base", "c10_deit")]
     comp = have.cell("c10_deit", "random", "comprehensiveness")
     return (
-        "**Other metrics flatter random attribution, but which ones depends on the model: agrees "
+        "**Other metrics favour random attribution, but which ones depends on the model: agrees "
         f"in part.** At 32/4 random maps per pixel have an AOPC of {interval(rows[0])} on the base "
-        f"model of CIFAR-10 and outdo {small[0]} of 10 methods ({below([small[2]])}); in the "
-        f"paper's geometry, 224/16, they have {interval(rows[1])} and outdo {large[0]} of 10 (the "
+        f"model of CIFAR-10 and beat {small[0]} of 10 methods ({below([small[2]])}); in the "
+        f"paper's geometry, 224/16, they have {interval(rows[1])} and beat {large[0]} of 10 (the "
         f"others are better, {below([large[2]])}), but {turned[0]} of 10 on comprehensiveness, "
         f"{interval(comp)}."
     )
@@ -263,8 +263,8 @@ def found_matched(have: Summaries) -> str:
         "**Against random maps of the same granularity SaCo no longer stands out: qualifies the "
         "paper, which did not use them.** SaCo puts "
         f"{counts['saco']} of {10 * len(MODELS)} methods × models above matched random "
-        f"attribution, {rest}; equal totals are not equal verdicts, see (i). Like for like, that "
-        "is against random maps per pixel on AOPC, LOdds and AUC, partial LRP, ATTCAT and "
+        f"attribution, {rest}; equal totals are not equal verdicts, see (i). In the paper's own "
+        "test, against random maps per pixel on AOPC, LOdds and AUC, partial LRP, ATTCAT and "
         f"Transformer Attribution are below random in {small[0]} of {small[1]} cases at 32/4, as "
         f"in the paper, and in {large[0]} of {large[1]} at 224/16. Against random maps per patch "
         "Transformer Attribution is "
@@ -299,10 +299,10 @@ def found_ablation(have: Summaries) -> str:
     both = [have.pair(name, "saco", LAST_GRADIENT, ALL_GRADIENT) for name in ABLATIONS]
     least = min(both, key=lambda row: row["difference"])
     return (
-        "**Gradient helps, aggregation alone not always: agrees in part.** On the last block the "
-        f"gradient adds {interval(low, 'difference', '+')} to {interval(high, 'difference', '+')} "
-        f"SaCo on {sum(row['p'] <= 0.05 for row in gradient)} of {len(gradient)} models; "
-        "aggregation "
+        "**The gradient helps, aggregation alone does not always: agrees in part.** On the last "
+        f"block the gradient adds {interval(low, 'difference', '+')} to "
+        f"{interval(high, 'difference', '+')} SaCo on {sum(row['p'] <= 0.05 for row in gradient)} "
+        f"of {len(gradient)} models; aggregation "
         f"without gradient helps on {len(helps)} and hurts on {len(hurts)} "
         f"({interval(worst, 'difference', '+')}); with gradient it adds at least "
         f"{interval(least, 'difference', '+')}."
@@ -323,11 +323,11 @@ def found_order(have: Summaries) -> str:
     )
     row, other = (have.cell("c10_deit", m) for m in ("conservative_lrp", "partial_lrp"))
     return (
-        "**The order of methods differs from the paper's, which is of ImageNet (Table 2, K = "
-        "10).** Data, models and programs all differ. Conservative LRP, place "
+        "**The order of methods differs from the paper's, which is for ImageNet (Table 2, K = "
+        "10).** Data, models and programs all differ. Conservative LRP, rank "
         f"{conservative} of 10 there, has the highest mean SaCo on {count} of {len(MODELS)} "
         f"models, on {sure} of them better than every other method by a paired test; at 224/16 it "
-        f"has {interval(row)}. Partial LRP, place {partial} there, has {interval(other)} at "
+        f"has {interval(row)}. Partial LRP, rank {partial} there, has {interval(other)} at "
         f"224/16. In common: {first_five(have)}."
     )
 
@@ -338,7 +338,7 @@ def first_five(have: Summaries) -> str:
     assert set(trio) <= set(paper_order()[:5])
     count = sum(set(trio) <= set(ranked(have, name, "saco")[:5]) for name in MODELS)
     return (
-        f"{listed([METHODS[m] for m in trio])} are among the first five in the paper and on "
+        f"{listed([METHODS[m] for m in trio])} are among the top five in the paper and on "
         f"{count} of our {len(MODELS)} models"
     )
 
@@ -353,7 +353,7 @@ def found_gradients(have: Summaries) -> str:
     row = have.cell("c10_deit", "integrated_gradients", "comprehensiveness")
     difference = have.pair("c10_deit", "comprehensiveness", "random", "integrated_gradients")
     return (
-        "**Integrated gradients win by one removal order and not by the other: agrees in part.** "
+        "**Integrated gradients are best by one removal order, not by the other: agrees in part.** "
         f"On {first} of {len(MODELS)} models a paired test finds them better than every other "
         f"method on AOPC, LOdds and AUC; on {last} they are last of 10 on comprehensiveness. At "
         f"224/16 their comprehensiveness, {interval(row)}, is "
@@ -363,7 +363,7 @@ def found_gradients(have: Summaries) -> str:
 
 
 def leads(have: Summaries, name: str, metric: str, method: str) -> bool:
-    """Whether a method has the best mean, and a paired test tells it from every other."""
+    """Whether a method has the best mean and differs significantly from every other."""
     others = [other for other in METHODS if other != method]
     return ranked(have, name, metric)[0] == method and all(
         have.pair(name, metric, other, method)["p"] <= 0.05 for other in others
@@ -422,9 +422,9 @@ def found_k(have: Summaries) -> str:
         "**K matters as the paper says, but not for the same methods: agrees in part.** Over "
         f"images SaCo correlates by {'; '.join(said)} (CIFAR-10 and CIFAR-100 base). From K = 5 to "
         f"20 the mean of all {maps_of(have, 'k_base')} maps, random ones included, changes by "
-        f"{falls[0]} and {falls[1]}. ATTCAT, steady in the paper, goes from "
+        f"{falls[0]} and {falls[1]}. ATTCAT, stable in the paper, changes from "
         f"{ends(have, 'k_base', 'attcat')} and from {ends(have, 'k_c100_base', 'attcat')}; "
-        "I.G., steady in the paper, goes on CIFAR-10 from "
+        "I.G., stable in the paper, changes on CIFAR-10 from "
         f"{ends(have, 'k_base', 'integrated_gradients')}."
     )
 
@@ -449,7 +449,7 @@ def found_fill(have: Summaries) -> str:
     )
     order = moved(have, "fills_base", "fill", "black", "saco")
     return (
-        "**The fill can turn a verdict round: not in the paper.** Black instead of the mean "
+        "**The fill can reverse a verdict: not in the paper.** Black instead of the mean "
         f"changes the SaCo of integrated gradients by {interval(row, 'difference', '+')}, from "
         f"{mean} to {black}, and the order of the {maps_of(have, 'fills_base')} maps, random ones "
         f"included, on an image under the two fills correlates by {agreement(order)} "
@@ -472,9 +472,9 @@ def found_upsampling(have: Summaries) -> str:
             f"{interval(rows[high], 'difference', '+')} ({high})"
         )
     return (
-        "**Upsampling alone moves SaCo, the others little: not in the paper.** Nearest instead of "
-        f"bilinear changes {said[0]}, {said[1]}, over the {len(rows)} methods with patch "
-        f"maps ({over(have, 'granularity_base')})."
+        "**Upsampling alone changes SaCo, but hardly the others: not in the paper.** Nearest "
+        f"instead of bilinear changes {said[0]}, {said[1]}, over the {len(rows)} methods with "
+        f"patch maps ({over(have, 'granularity_base')})."
     )
 
 
@@ -487,7 +487,7 @@ def found_shift(have: Summaries) -> str:
         "**SaCo is invariant to a shift: agrees for equal groups.** The proof holds for equally "
         f"sized groups, as the paper defines them; {uneven(have)}, and then adding 1 to a map "
         "changes its mean SaCo by "
-        f"{interval(row, 'difference', '+')} ({below([row['p']])}), bringing it to 0 … 1 by "
+        f"{interval(row, 'difference', '+')} ({below([row['p']])}), rescaling it to [0, 1] by "
         f"{interval(scaled, 'difference')}; with the mean instead of the sum as salience of a "
         f"group, adding 1 changes it by {interval(mean, 'difference')} ({shifted_maps(have)})."
     )
@@ -497,11 +497,11 @@ def uneven(have: Summaries) -> str:
     """Whether K divides the pixels of an image."""
     k = have.run("scale_invariance")["protocol"]["k"]
     assert all(count % k for count in PIXELS.values())
-    return f"{listed([f'{count:,}' for count in PIXELS.values()])} pixels do not divide by {k}"
+    return f"{listed([f'{count:,}' for count in PIXELS.values()])} pixels are not divisible by {k}"
 
 
 def shifted_maps(have: Summaries) -> str:
-    """What was scaled and shifted."""
+    """Which maps were scaled and shifted."""
     images = have.run("scale_invariance")["data"]["images"]
     return f"Transformer-MM, {images} images, {MODELS['c10_base']} only"
 
@@ -516,18 +516,18 @@ def found_proposals(have: Summaries) -> str:
     five = sum(auto[m].get("5", 0) for m in METHODS) / sum(sum(auto[m].values()) for m in METHODS)
     change = signed(moved(have, "dynamic_base", "k", "auto", "saco"))
     return (
-        "**Dynamic K and penalty weights: neither is a clear gain.** Our rule for K takes 5 for "
+        "**Dynamic K and penalty weights: neither is a clear gain.** Our rule chooses K = 5 for "
         f"{percent(five)} of the {len(METHODS)} methods' maps and changes the mean of all "
         f"{maps_of(have, 'dynamic_base')} maps, random ones included, by {change}. With penalty 2 "
         f"random attribution per patch is no longer at zero but at {interval(patch)}; per pixel it "
-        f"stays, {interval(pixel)} ({over(have, 'dynamic_base')})."
+        f"stays there, {interval(pixel)} ({over(have, 'dynamic_base')})."
     )
 
 
 def teaser(have: Summaries) -> str:
     """The lines in the README."""
     zero = have.cell("c10_deit", "random")
-    small, large = (outdone(have, name, "aopc", "random") for name in ("c10_base", "c10_deit"))
+    small, large = (beaten(have, name, "aopc", "random") for name in ("c10_base", "c10_deit"))
     shift = have.pair("scale_invariance", "saco", "map", "map + 1")
     better = {
         metric: sum(matched(have, name, metric, "better") for name in MODELS)
@@ -551,7 +551,7 @@ def teaser(have: Summaries) -> str:
 
 
 def models(have: Summaries) -> str:
-    """Which models, how good, on how many images."""
+    """The models, their accuracy and the number of images."""
     rows = []
     for name, said in MODELS.items():
         run = have.run(name)
@@ -609,20 +609,21 @@ def correlation_text(have: Summaries) -> str:
     assert all(row["ci_high"] < 0 for row in labels)
     low, high = (pick(labels, key=lambda row: row["correlation"]) for pick in (min, max))
     return (
-        f"Over methods ranks {maps_of(have, 'c10_base')} maps an image: the {len(METHODS)} methods "
-        f"and both random ones. Over images takes the {len(METHODS)} methods. "
-        "**Agrees**: SaCo goes its own way. Over images its correlations are "
+        f"*Over methods* ranks {maps_of(have, 'c10_base')} maps per image: the {len(METHODS)} "
+        f"methods and both random ones. *Over images* uses the {len(METHODS)} methods. "
+        "**Agrees**: SaCo correlates weakly with the others. Over images its correlations are "
         f"{span(over_images, 2)}, mean {number(sum(over_images) / len(over_images), 2)}, where the "
         "paper has 0.18 to 0.22. **Not reproduced**: that the others correlate “noticeably higher” "
         "among themselves. SaCo's mean correlation with them exceeds their own mean on "
         f"{above_others(have, images)} of {len(MODELS)} models over images and on "
         f"{above_others(have, methods)} of {len(MODELS)} over methods. Over methods AOPC, LOdds "
-        f"and AUC do go together ({span(three, 2)}), but comprehensiveness goes with none of them "
+        f"and AUC do correlate ({span(three, 2)}), but comprehensiveness with none of them "
         f"({span(comp, 2)}), less than SaCo does ({span(ranks, 2)}). Over images AOPC and "
-        "comprehensiveness are opposed: both are large for an image whose prediction is easily "
-        "lost, which is good for one and bad for the other. AOPC and AUC are opposed over images "
-        f"on CIFAR-100, {interval(low, 'correlation')} to {interval(high, 'correlation')}: AUC "
-        "counts right labels, so a misclassified image gets a low, “good” AUC."
+        "comprehensiveness are anticorrelated: both are large for an image whose prediction is "
+        "easily lost, which is good for one and bad for the other. AOPC and AUC are anticorrelated "
+        f"over images on CIFAR-100, {interval(low, 'correlation')} to "
+        f"{interval(high, 'correlation')}: AUC counts correct labels, so a misclassified image "
+        "gets a low, “good” AUC."
     )
 
 
@@ -652,12 +653,12 @@ def case_text(have: Summaries) -> str:
     assert aopc["random_patch"] < min(aopc[m] for m in methods[:2]) < aopc["random"]
     draws = have.run("case_study")["protocol"]["random_draws"]
     return (
-        "**Agrees**: SaCo tells Transformer Attribution "
+        "**Agrees**: SaCo separates Transformer Attribution "
         f"({number(saco['transformer_attribution'])}) from raw attention "
         f"({number(saco['raw_attention'])}). **Not reproduced**: that AOPC is high for all three. "
         f"On this image it is low for both methods, {attribution} and {raw}; random maps per pixel "
-        f"have more, {number(aopc['random'])}, random maps per patch less than both, "
-        f"{number(aopc['random_patch'])}. Drops above 0.9 cannot be had here: the confidence in "
+        f"score higher, {number(aopc['random'])}, random maps per patch lower than both, "
+        f"{number(aopc['random_patch'])}. Drops above 0.9 are impossible here: the confidence in "
         "the intact image is itself below 0.9 (see the figure). Random attribution is the mean of "
         f"{draws} draws, in SaCo {number(saco['random'])} per pixel and "
         f"{number(saco['random_patch'])} per patch; single draws range widely on both sides of "
@@ -684,12 +685,12 @@ def comparison(have: Summaries) -> str:
 
 
 def against_random(have: Summaries) -> str:
-    """How many methods are told from random attribution, of both kinds."""
+    """How many methods differ significantly from random attribution of either kind."""
     rows = []
     for name, words in MODELS.items():
         cells = []
         for metric in METRICS:
-            worse, better, _ = outdone(have, name, metric, "random")
+            worse, better, _ = beaten(have, name, metric, "random")
             up, down = (matched(have, name, metric, verdict) for verdict in ("better", "worse"))
             cells.append(f"{better} / {worse}; {up} / {down}")
         rows.append([words, *cells])
@@ -724,18 +725,18 @@ def comparison_text(have: Summaries) -> str:
         f"**Agrees**: {sum(map(covers_zero, cells))} of {len(cells)} intervals of random "
         f"attribution's SaCo cover 0, and {positive} of {10 * len(MODELS)} scores of methods are "
         "positive and better than matched random attribution. SaCo also finds methods that are "
-        "*worse* than random. That is no disagreement: the paper says “most”, and its Table 2 has "
-        f"{paper} for conservative LRP at K = 20. Here it is {'; '.join(negative)}. Against random "
-        "maps per pixel on AOPC, LOdds and AUC, the paper's test, the three methods that it names "
-        f"are below random in {small[0]} of {small[1]} cases at 32/4. Integrated gradients are "
-        "first on AOPC, LOdds and AUC. **Agrees in part**: on comprehensiveness they are the worst "
-        f"on {comp.count(10)} of {len(MODELS)} models (places {', '.join(map(str, comp))} of 10 in "
-        "the order of the models). **Does not agree**: at 224/16 the three are below random per "
-        f"pixel in {large[0]} of {large[1]} cases. **Qualifies**: against matched maps, which the "
-        "paper did not use, Transformer Attribution and "
-        f"ATTCAT are below random attribution in {sunk} of {2 * len(cases)} cases on all "
+        "*worse* than random. This does not contradict the paper, which says “most” and has "
+        f"{paper} for conservative LRP at K = 20 in its Table 2. Here these are "
+        f"{'; '.join(negative)}. Against random maps per pixel on AOPC, LOdds and AUC, the paper's "
+        f"test, the three methods that it names are below random in {small[0]} of {small[1]} cases "
+        "at 32/4. Integrated gradients are first on AOPC, LOdds and AUC. **Agrees in part**: on "
+        f"comprehensiveness they are the worst on {comp.count(10)} of {len(MODELS)} models (ranks "
+        f"{', '.join(map(str, comp))} of 10 in the order of the models). **Disagrees**: at 224/16 "
+        f"the three are below random per pixel in {large[0]} of {large[1]} cases. **Qualifies**: "
+        "against matched maps, which the paper did not use, Transformer Attribution and ATTCAT are "
+        f"below random attribution in {sunk} of {2 * len(cases)} cases on all "
         f"{len(METRICS)} metrics, partial LRP in {partial} of {len(cases)}, {base} of them on the "
-        "base model of CIFAR-10. The order of methods differs from the paper's, which is of "
+        "base model of CIFAR-10. The order of methods differs from the paper's, which is for "
         "ImageNet (Table 2, K = 10): conservative LRP, integrated gradients or Transformer-MM lead "
         f"here. {first_five(have)}. Data, models and programs all differ. Possible reasons, none "
         "of them tested: our models are small, shallow and trained on small images, so gradients "
@@ -745,16 +746,16 @@ def comparison_text(have: Summaries) -> str:
 
 
 def families(have: Summaries) -> str:
-    """What p-values are adjusted over, and how small they can get."""
+    """The families of tests, and how small their p-values can be."""
     maps, metrics = maps_of(have, "c10_base"), len(METRICS)
     pairs = maps * (maps - 1) // 2
     against = len(METHODS) * metrics
     least = [math.ceil(1000 * count / (FLIPS + 1)) / 1000 for count in (pairs * metrics, against)]
     return (
-        f"Two families of tests a model, each Holm-adjusted: {pairs} pairs of the {maps} maps × "
-        f"{metrics} metrics = {pairs * metrics} tests (*per pixel* and *than every other method*), "
-        f"and {against} tests against matched random attribution ({len(METHODS)} methods × "
-        f"{metrics} metrics; the marks). With {FLIPS:,} flips the smallest p is 1 in "
+        f"There are two families of tests per model, each Holm-adjusted: {pairs} pairs of the "
+        f"{maps} maps × {metrics} metrics = {pairs * metrics} tests (*per pixel* and *than every "
+        f"other method*), and {against} tests against matched random attribution ({len(METHODS)} "
+        f"methods × {metrics} metrics; the marks). With {FLIPS:,} flips the smallest p is 1 in "
         f"{FLIPS + 1:,}, so after adjustment the smallest p of the first family can be no lower "
         f"than {least[0]:.3f} and that of the second no lower than {least[1]:.3f}: “p ≤ "
         f"{least[0]:.3f}” above is as significant as this test can be."
@@ -817,15 +818,15 @@ def ablation_text(have: Summaries) -> str:
         f"**Agrees**: on {best} of {len(ABLATIONS)} models both together are better than all "
         f"others, on {more} the gradient alone is better than aggregation alone (paired tests), "
         f"and on {dominant} the gradient's gain on all blocks is larger than either gain of "
-        "aggregation: the gradient is “more dominant”, as the paper says. **Does not agree**: that "
+        "aggregation: the gradient is “more dominant”, as the paper says. **Disagrees**: that "
         "aggregation helps with and without the gradient. Without it the "
         f"difference is not significant on {listed(unsure) or 'none'}, and it hurts on "
         f"{listed(worse) or 'none'}. With the gradient, aggregation adds more than the gradient "
-        f"did on the last block on {synergy} of {len(ABLATIONS)} models, in the paper less. The "
-        "last blocks of our models may hold less of what matters than those of ViT-B and ViT-L; we "
-        "did not test it. “ImageNet” over the paper's column is our inference: "
-        f"{equal} of the {len(VARIANTS)} values of its Table 1 equal values of its Table 2 at K = "
-        "10."
+        f"did on the last block on {synergy} of {len(ABLATIONS)} models; in the paper it adds "
+        "less. The last blocks of our models may hold less relevant information than those of "
+        "ViT-B and ViT-L; we did not test this. “ImageNet” over the paper's column is our "
+        f"inference: {equal} of the {len(VARIANTS)} values of its Table 1 equal values of its "
+        "Table 2 at K = 10."
     )
 
 
@@ -887,26 +888,26 @@ def k_text(have: Summaries) -> str:
     means = {name: moved(have, name, "k", "20", "saco") for name in KS}
     paper = [number(PAPER["table 2"][k][0], 4) for k in (5, 20)]
     return (
-        f"Orders *over methods* and the mean of all maps take {maps_of(have, 'k_base')} maps, "
-        f"random ones included. **Agrees**: K = 5 and 10 correlate by {five} (CIFAR-10 and "
-        f"CIFAR-100), where the paper has {PAPER['correlation of K = 5 and 10']}; 10 and 20 are "
-        f"closer, 5 and 20 further apart ({twenty}). From K = 5 to 20 the mean of all maps changes "
-        f"by {listed([signed(row) for row in means.values()])}; it is lower for "
+        f"Orders *over methods* and the mean of all maps use {maps_of(have, 'k_base')} maps, "
+        f"random ones included. **Agrees**: K = 5 and 10 have a correlation of {five} (CIFAR-10 "
+        f"and CIFAR-100), where the paper has {PAPER['correlation of K = 5 and 10']}; 10 and 20 "
+        f"are closer, 5 and 20 further apart ({twenty}). From K = 5 to 20 the mean of all maps "
+        f"changes by {listed([signed(row) for row in means.values()])}; it is lower for "
         f"{falls['k_base']} and {falls['k_c100_base']} of 10 methods. Random attribution stays at "
-        f"zero ({sum(map(covers_zero, random))} of {len(random)} intervals cover it). **Does not "
-        "agree**: that ATTCAT changes little. It falls on both models, from "
+        f"zero ({sum(map(covers_zero, random))} of {len(random)} intervals cover it). "
+        "**Disagrees**: that ATTCAT changes little. It falls on both models, from "
         f"{ends(have, 'k_base', 'attcat')} and from {ends(have, 'k_c100_base', 'attcat')}. "
         f"Integrated gradients rise in the paper, from {' to '.join(paper)}. Here they fall: on "
         f"CIFAR-10 from {ends(have, 'k_base', 'integrated_gradients')}, "
         f"{than_the_mean(have, 'k_base')}; on CIFAR-100 from "
         f"{ends(have, 'k_c100_base', 'integrated_gradients')}, "
-        f"{than_the_mean(have, 'k_c100_base')}, which one may call consistent. Run on these two "
-        "models only."
+        f"{than_the_mean(have, 'k_c100_base')}, which could be called consistent. Run on these "
+        "two models only."
     )
 
 
 def than_the_mean(have: Summaries, name: str) -> str:
-    """How far integrated gradients fall from K = 5 to 20, beside all maps."""
+    """How far integrated gradients fall from K = 5 to 20, compared with all maps."""
     five, twenty = (
         have.cell(name, "integrated_gradients", k_label(k))["mean"] for k in ("5", "20")
     )
@@ -927,7 +928,7 @@ def weights(have: Summaries) -> str:
 
 
 def invariance(have: Summaries) -> str:
-    """A map and what is only scaled or shifted."""
+    """A map, and scaled or shifted versions of it."""
     rows = []
     for group in ("sum", "mean"):
         for method in ("map", "3 map", "map + 1", "map, min-max"):
@@ -956,23 +957,24 @@ def weights_text(have: Summaries) -> str:
     k, pixels = have.run("scale_invariance")["protocol"]["k"], PIXELS["32/4"]
     assert cam["p"] <= 0.05 < brought["p"]
     return (
-        "**Agrees in part**: that bringing a map to 0 … 1 skews ratios. It changes the SaCo by "
+        "**Agrees in part**: that rescaling a map to [0, 1] skews ratios. It changes the SaCo by "
         f"ratio of Grad-CAM by {interval(cam, 'difference', '+')} (n = {int(cam['n']):,}, "
-        f"{below([cam['p']])}), which is little, and that of Transformer-MM by "
+        f"{below([cam['p']])}), a small change, and that of Transformer-MM by "
         f"{interval(brought, 'difference', '+')} (n = {int(brought['n']):,}), which is not "
         "significant. Adding 1 to the map changes it more "
         f"({interval(ratio, 'difference', '+')}, Transformer-MM). Ratios are undefined for every "
         f"image with {listed(undefined)}, whose maps have signs, and put random attribution per "
-        f"patch at {interval(random)}. Where both are defined, difference and ratio order maps "
-        f"much alike (rank correlation {interval(agree, 'correlation')}).\n\n"
+        f"patch at {interval(random)}. Where both are defined, difference and ratio rank maps "
+        f"similarly (rank correlation {interval(agree, 'correlation')}).\n\n"
         "**Agrees for equal groups**: SaCo(aS + b) = SaCo(S), by the supplement's proof. It holds "
-        "for scale (3 × the map: the same bits but for rounding). For a shift it holds for equally "
+        "for scale (3 × the map: identical up to rounding). For a shift it holds for equally "
         "sized groups, as the paper defines them, because the proof adds b to the salience of a "
         f"*group*, where b is multiplied by the group's size; {uneven(have)}. {pixels:,} pixels "
         f"make groups of {pixels // k} and {pixels // k + 1}, and then adding 1 changes SaCo by "
-        f"{interval(shift, 'difference', '+')} ({below([shift['p']])}), bringing the map to 0 … 1 "
+        f"{interval(shift, 'difference', '+')} ({below([shift['p']])}), rescaling the map to [0, "
+        "1] "
         f'by {interval(scaled, "difference", digits=4)}. With `group="mean"` adding 1 changes '
-        f"nothing. All this is {shifted_maps(have)}; 224/16 was not tried."
+        f"nothing. All of this is for {shifted_maps(have)}; 224/16 was not tested."
     )
 
 
@@ -1033,14 +1035,14 @@ def fills_text(have: Summaries) -> str:
     heads = listed([f"{METHODS[method]} with {fill}" for fill, method in first.items()])
     return (
         "The paper has one fill and makes no claim. Random attribution stays near zero with all "
-        f"({span(row['mean'] for row in random.values())}), if not quite: "
+        f"({span(row['mean'] for row in random.values())}), but not exactly: "
         f"{len(random) - len(missed)} of {len(random)} intervals cover 0, and {len(missed)} do "
         f"not: {listed(missed)}. The verdict on methods depends on the fill: "
-        f"integrated gradients have {said}. The highest mean has {heads}. Of all pairs of the "
-        f"{maps_of(have, 'fills_base')} maps, random ones included, {percent(flips[most])} change "
-        f"their order from mean to {most}. A likely reason, not tested: integrated gradients and "
-        "the mean fill share their idea of “nothing there”, a grey; black is far from it. Run on "
-        "one model only."
+        f"integrated gradients have {said}. The highest mean is that of {heads}. Of all pairs of "
+        f"the {maps_of(have, 'fills_base')} maps, random ones included, {percent(flips[most])} "
+        f"change their order from mean to {most}. A likely reason, not tested: integrated "
+        "gradients and the mean fill use similar greys for “nothing there”; black is far from "
+        "them. Run on one model only."
     )
 
 
@@ -1080,7 +1082,7 @@ def dynamic_text(have: Summaries) -> str:
         metric: [have.cell("dynamic_base", m, metric)["verdict"] for m in METHODS]
         for metric in PROPOSALS
     }
-    told = listed(
+    separated = listed(
         [
             f"{10 - verdicts[metric].count('same')} of 10 with {words}"
             for metric, words in PROPOSALS.items()
@@ -1091,13 +1093,13 @@ def dynamic_text(have: Summaries) -> str:
     one, two = list(PROPOSALS)[2:]
     return (
         "The reproduction proposes both without numbers. A K per map (by [our "
-        "rule](protocol.md)) is mostly K = 5, because most maps are spread out, and so moves "
+        "rule](protocol.md)) is mostly K = 5, because most maps are spread out, and so changes "
         "scores as K = 5 does. A penalty hardly changes the order of the "
         f"{maps_of(have, 'dynamic_base')} maps, random ones included, but pushes random "
         f"attribution per patch off zero ({patch[one]} and {patch[two]}), which is what SaCo is "
         f"for; per pixel it stays ({pixel[one]} and {pixel[two]}), and with a K per map per patch, "
-        f"too ({patch['saco(k=auto)']}). Told from random attribution are {told}. "
-        "Run on one model only."
+        f"too ({patch['saco(k=auto)']}). Significantly different from random "
+        f"attribution are {separated}. Run on one model only."
     )
 
 
@@ -1107,7 +1109,7 @@ def granularity(have: Summaries) -> str:
     for name, words in MODELS.items():
         for metric in OTHERS:
             pixel, patch = (have.cell(name, random, metric) for random in RANDOM)
-            counts = [outdone(have, name, metric, random)[:2] for random in RANDOM]
+            counts = [beaten(have, name, metric, random)[:2] for random in RANDOM]
             rows.append(
                 [
                     words,
@@ -1124,7 +1126,7 @@ def granularity(have: Summaries) -> str:
 
 
 def upsampling(have: Summaries) -> str:
-    """What nearest instead of bilinear does to each method."""
+    """The effect of nearest instead of bilinear upsampling on each method."""
     names = {**METHODS, **RANDOM}
     rows = []
     for method, shown in names.items():
@@ -1138,17 +1140,17 @@ def upsampling(have: Summaries) -> str:
                 for row in changes
             ]
             rows.append([shown, *cells])
-    return table(["nearest less bilinear", *METRICS.values()], rows)
+    return table(["nearest minus bilinear", *METRICS.values()], rows)
 
 
 def granularity_text(have: Summaries) -> str:
-    """Does the conclusion survive?"""
+    """Whether the papers' conclusion holds."""
     per_model = {
-        name: sum(outdone(have, name, metric, "random")[0] for metric in OTHERS[:3])
+        name: sum(beaten(have, name, metric, "random")[0] for metric in OTHERS[:3])
         for name in MODELS
     }
     small = [count for name, count in per_model.items() if name != "c10_deit"]
-    turned = outdone(have, "c10_deit", "comprehensiveness", "random")[0]
+    turned = beaten(have, "c10_deit", "comprehensiveness", "random")[0]
     pixels, patches = (
         have.cell("units_base", "random", "aopc", f"units={unit}") for unit in ("pixels", "patches")
     )
@@ -1157,20 +1159,20 @@ def granularity_text(have: Summaries) -> str:
         metric: moved(have, "granularity_base", "upsample", "nearest", metric) for metric in METRICS
     }
     return (
-        "**The papers' conclusion survives in part.** Random attribution per pixel does outdo "
+        "**The papers' conclusion holds in part.** Random attribution per pixel does beat "
         f"methods on AOPC, LOdds and AUC at 32/4, in {min(small)} to {max(small)} of 30 cases a "
         "model, and in "
-        f"{per_model['c10_deit']} of 30 at 224/16, where it is the other way round: all methods "
-        f"are better. There it outdoes {turned} of 10 on comprehensiveness instead, on which it is "
-        "worse than every method at 32/4. So the metric alone does not do it. A likely reason: "
-        "scattered pixels spoil every patch of 4 × 4, but leave a 16 × 16 patch of an enlarged "
-        "image readable; but one model at 224/16, which also differs in size, training and "
-        f"teacher, cannot prove that.\n\n{matched_text(have)}\n\n"
+        f"{per_model['c10_deit']} of 30 at 224/16, where the opposite is true: all methods are "
+        f"better. There it beats {turned} of 10 on comprehensiveness instead, on which it is "
+        "worse than every method at 32/4. So the metric alone does not explain it. A likely "
+        "reason: scattered pixels destroy every patch of 4 × 4, but leave a 16 × 16 patch of an "
+        "enlarged image readable; but one model at 224/16, which also differs in size, training "
+        f"and teacher, cannot prove that.\n\n{matched_text(have)}\n\n"
         f"**Upsampling alone** ({over(have, 'granularity_base')}) changes the cumulative metrics "
         "little and SaCo much: nearest instead of bilinear keeps the order of the "
         f"{maps_of(have, 'granularity_base')} maps, random ones included, on an image with a rank "
         f"correlation of {agreement(agree['aopc'])} for AOPC, {agreement(agree['saco'])} for SaCo. "
-        "The bilinear map has a smooth order inside a patch which interpolation made, not the "
+        "The bilinear map has a smooth order inside a patch that comes from interpolation, not the "
         "model; the nearest one has ties, which the tie rule orders. "
         "**Whole patches as units** take the advantage from random maps per pixel: their AOPC "
         f"falls from {interval(pixels)} to {interval(patches)}. SaCo's zero shifts with them, to "
@@ -1209,11 +1211,11 @@ def matched_text(have: Summaries) -> str:
         "the base model of CIFAR-10. There, and only there, they are largely the same methods. "
         f"{lrp} of the {len(worse)} are LRP. That LRP counts as per pixel is our choice: against "
         f"random maps per patch its AOPC is better on {above} of {len(MODELS)} models (CIFAR-10 "
-        f"base: {interval(own)} beside {interval(patch)}). Equal totals do not mean equal "
-        "verdicts: SaCo and another metric say the opposite, one better and one worse than matched "
-        f"random, in {listed([f'{count} ({METRICS[k]})' for k, count in opposed.items()])} of "
-        f"{10 * len(MODELS)} cases. What remains is that only SaCo has a zero that means random "
-        "attribution; the others need a random map beside them."
+        f"base: {interval(own)} against {interval(patch)}). Equal totals do not mean equal "
+        "verdicts: SaCo and another metric give opposite verdicts, one better and one worse than "
+        f"matched random, in {listed([f'{count} ({METRICS[k]})' for k, count in opposed.items()])} "
+        f"of {10 * len(MODELS)} cases. What remains is that only SaCo has a zero that means random "
+        "attribution; the others need a random map for comparison."
     )
 
 
@@ -1262,15 +1264,15 @@ BLOCK = re.compile(r"(<!-- begin: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def filled(text: str, have: Summaries) -> str:
-    """A page with its blocks made anew."""
+    """A page with its blocks made again."""
     return BLOCK.sub(lambda part: f"{part[1]}{BLOCKS[part[2]](have)}\n{part[3]}", text)
 
 
-# The pictures
+# The figures
 
 
 def draw(have: Summaries) -> None:
-    """Draw all pictures but the case study's, which needs the model (see the page)."""
+    """Draw all figures except that of the case study, which needs the model (see the page)."""
     from faithscope.report import plots
 
     result: Any
@@ -1302,7 +1304,7 @@ def main() -> int:
             page.write_text(new)
         elif new != text:
             stale.append(f"{page.name} is out of date: run `python docs/reproduction.py`")
-    print("\n".join(stale) or "reproduction: the page says what the summaries say")
+    print("\n".join(stale) or "reproduction: the pages match the summaries")
     return bool(stale)
 
 

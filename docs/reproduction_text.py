@@ -1,9 +1,8 @@
-"""What docs/reproduction.py fills in on text: every block of reproduction_text.md by name.
+"""The blocks of reproduction_text.md by name, filled in by docs/reproduction.py.
 
-text_runs.py reads runs and the paper's numbers, text_numbers.py has intervals and how numbers are
-written; text_findings.py, text_curves.py and text_leakage.py judge the six findings;
-text_tables.py, text_table2.py, text_appendix.py and text_babi1.py make the sections,
-text_figures.py the pictures.
+text_runs.py reads runs and the paper's numbers, text_numbers.py has intervals and formatting;
+text_findings.py, text_curves.py and text_leakage.py judge the six findings; text_tables.py,
+text_table2.py, text_appendix.py and text_babi1.py make the sections, text_figures.py the figures.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ __all__ = ["TEXT_BLOCKS", "draw_text"]
 
 
 def text_short(have: Summaries) -> str:
-    """The same in short, for the page on images."""
+    """A short version for the page on images."""
     names = [run.short for run in runs(have)]
     agreeing, compared = overlaps(have)
     return (
-        f"Run here: {listed(names)}. Of {compared} intervals of RACU that can be compared "
-        f"{agreeing} overlap those of the paper's Table 2. Its six findings:\n\n"
+        f"Run here: {listed(names)}. {agreeing} of {compared} comparable intervals of RACU overlap "
+        f"those of the paper's Table 2. Its six findings:\n\n"
         f"{verdict_lines(have)}\n\n"
-        "![RACU of every run beside the paper's](images/reproduction-text-racu.png)"
+        "![RACU of every run compared with the paper's](images/reproduction-text-racu.png)"
     )
 
 

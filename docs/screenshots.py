@@ -1,4 +1,4 @@
-"""Take the pictures of the report that the documentation shows.
+"""Take the screenshots of the report for the documentation.
 
     python docs/screenshots.py faithscope-demo/report.html
 

@@ -1,6 +1,6 @@
 """The paper's appendices on the page on text: procedures, one token, sparsity, time; commands.
 
-A section that needs runs of its own stands with its heading, and is left out without them.
+A section that needs runs of its own includes its heading, and is left out without them.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from faithscope.probes.retrain.bilstm import SETTINGS
 
 
 def text_procedures(have: Summaries) -> str:
-    """What ranking again at each level does."""
+    """The effect of ranking again at each level."""
     own = [run for run in runs(have) if len(run.procedures) == 2]
     if not own:
-        return "No run here has both procedures."
+        return "No run has both procedures."
     cases = [(run, name, procedure_gap(run, name)) for run in own for name in run.measures]
     rows = [
         [
@@ -59,19 +59,19 @@ def text_procedures(have: Summaries) -> str:
         for run, name, gap in cases
     ]
     heads = ["RACU [%]", "", "ROAR", "Recursive ROAR", "difference"]
-    sure = [case for case in cases if case[0].is_told and case[0].is_comparable]
-    said = procedure_words({f"{WORDS[name]} on {run.short}": gap for run, name, gap in sure})
+    judged = [case for case in cases if case[0].is_conclusive and case[0].is_comparable]
+    said = procedure_words({f"{WORDS[name]} on {run.short}": gap for run, name, gap in judged})
     return "\n\n".join(filter(None, [said, table(heads, rows, names=2)]))
 
 
 def procedure_words(gaps: Mapping[str, Row | None]) -> str:
-    """How often ranking again surely raises RACU."""
+    """How often ranking again significantly raises RACU."""
     if not gaps:
         return ""
     sure = sum(map(above, gaps.values()))
     with bootstrap_alone():
         loosely = sum(map(above, gaps.values()))
-    said = f"By Recursive ROAR RACU is surely higher in {sure} of {len(gaps)} cases"
+    said = f"RACU is significantly higher by Recursive ROAR in {sure} of {len(gaps)} cases"
     if loosely == sure:
         return f"{said}."
     each = [
@@ -79,11 +79,14 @@ def procedure_words(gaps: Mapping[str, Row | None]) -> str:
         for name, gap in gaps.items()
         if gap is not None and is_loose(gap)
     ]
-    return f"{said}, in {loosely} by BCa's interval alone; by Student's: {listed(each)}."
+    return (
+        f"{said}, and in {loosely} by the BCa interval alone; the Student intervals of these are "
+        f"{listed(each)}."
+    )
 
 
 def procedure_gap(run: Run, measure: str) -> Row | None:
-    """RACU of Recursive ROAR less that of ROAR, paired by seed."""
+    """RACU of Recursive ROAR minus that of ROAR, paired by seed."""
     row = run.find("procedures", measure=measure)
     if row is None or row["difference"] is None:
         return None
@@ -105,15 +108,15 @@ def by_seed(run: Run, measure: str, procedure: str) -> list[Any]:
 
 
 def text_count(have: Summaries) -> str:
-    """App. F: one token at a time, beside the same in percents."""
+    """App. F: one token at a time, compared with steps in percent."""
     own = runs(have, relative=False)
     if not own:
         return ""
     parts = [
         "## One token at a time (App. F)",
-        "Recursive ROAR in steps of one token, up to ten, as in Figure 8, whose numbers cannot be "
-        "read from the text at hand. There is no RACU then. The paper expects lower performance "
-        "from the finer steps.",
+        "Recursive ROAR in steps of one token, up to ten, as in Figure 8, whose values cannot be "
+        "read from the text we have. RACU is not defined for such steps. The paper expects lower "
+        "performance from the finer steps.",
         "![Performance against the number of tokens masked](images/reproduction-text-count.png)",
     ]
     for run in own:
@@ -125,7 +128,7 @@ def text_count(have: Summaries) -> str:
 
 
 def count_table(run: Run) -> str:
-    """Where the curves are after some tokens."""
+    """The curves after some numbers of tokens."""
     marks = [k for k in (1, 3, 5, 10) if k in run.levels] or run.levels[1:]
     last = marks[-1]
     rows = [
@@ -145,30 +148,30 @@ def count_table(run: Run) -> str:
 
 
 def gap_to_random(run: Run, measure: str, k: int) -> Row:
-    """By how much performance is below random masking's, paired by seed."""
+    """How far performance is below random masking's, paired by seed."""
     place = run.levels.index(k)
     return with_interval(run.values("random")[:, place] - run.values(measure)[:, place])
 
 
 def count_words(run: Run) -> str:
-    """What the curves say at their end."""
+    """What the ends of the curves show."""
     if run.cut_at is not None:
         return f"{run.short}: cut off after {run.cut_at} of {TOKENS} tokens, so no verdict."
-    if not run.is_told:
+    if not run.is_conclusive:
         return f"{run.short}: no verdict from {count(len(run.seeds), 'seed')}."
     last = run.levels[-1]
     gaps = {name: gap_to_random(run, name, last) for name in run.measures}
     sure = [name for name, gap in gaps.items() if above(gap)]
     most = max(gaps, key=lambda name: gaps[name]["mean"])
     return (
-        f"{run.short}: with {count(last, 'token')} masked the {run.metric} is surely below random "
-        f"masking's for {len(sure)} of {len(gaps)} measures, furthest for {WORDS[most]} "
-        f"({shown(gaps[most])} points)."
+        f"{run.short}: with {count(last, 'token')} masked, the {run.metric} is significantly below "
+        f"that of random masking for {len(sure)} of {len(gaps)} measures, most of all for "
+        f"{WORDS[most]} ({shown(gaps[most])} points)."
     )
 
 
 def finer_table(run: Run, twin: Run) -> str:
-    """A count of tokens beside the percents that mask about as many, both below random's."""
+    """A number of tokens and the percentage that masks about as many, both against random."""
     tokens = twin.study["data"]["mean_length"] - 2
     fits = [k for k in twin.levels[1:-1] if tokens * k / 100 <= run.levels[-1] + 0.5]
     if not fits or run.seeds != twin.seeds:
@@ -190,26 +193,26 @@ def finer_table(run: Run, twin: Run) -> str:
 
 
 def paired(one: Row, other: Row) -> Row:
-    """The second less the first, seed by seed."""
+    """The second minus the first, seed by seed."""
     pairs = zip(one["values"], other["values"], strict=True)
     return with_interval([after - before for before, after in pairs])
 
 
 def finer_words(tokens: int, k: int, random: Row, gaps: Mapping[str, Row]) -> str:
-    """What masking at random makes of the comparison, and what is left of it."""
+    """The comparison of finer and coarser steps, each against random masking."""
     better, worse = ([n for n, gap in gaps.items() if sure(gap)] for sure in (above, below))
     more = "more" if random["mean"] >= 0 else "less"
     said = (
         f"{count(tokens, 'token').capitalize()} are not {k} % of every text: random masking alone "
-        f"loses {number(100 * abs(random['mean']), 1)} points {more}. So both are set against "
-        "random masking of the same kind. "
+        f"loses {number(100 * abs(random['mean']), 1)} points {more}. Both are therefore "
+        "compared with random masking of the same kind. "
     )
     if better:
-        return f"{said}Then the finer steps are surely ahead for {named(better)}."
-    behind = f" (surely behind for {named(worse)})" if worse else ""
+        return f"{said}The finer steps are then significantly better for {named(better)}."
+    behind = f" (significantly worse for {named(worse)})" if worse else ""
     return (
-        f"{said}Then the finer steps are not surely ahead for any measure{behind}: this run does "
-        "not show the gain that the paper expects. Texts of equal length would be needed."
+        f"{said}The finer steps are then not significantly better for any measure{behind}: this "
+        "run does not show the gain that the paper expects. Texts of equal length would be needed."
     )
 
 
@@ -217,7 +220,7 @@ def finer_words(tokens: int, k: int, random: Row, gaps: Mapping[str, Row]) -> st
 
 
 def text_sparsity(have: Summaries) -> str:
-    """App. E: how few tokens hold the scores."""
+    """App. E: how few tokens hold most of the scores."""
     own = [run for run in runs(have) if run.rows("sparsity")]
     columns = [("count", 1), ("count", 10), ("relative", 10), ("relative", 20)]
     rows, said = [], []
@@ -241,7 +244,7 @@ def text_sparsity(have: Summaries) -> str:
         "",
         *(f"{x} %" if kind == "relative" else count(x, "token") for kind, x in columns),
     ]
-    claim = f"The sparsest by the first 10 %: {'; '.join(said)}."
+    claim = f"Sparsest by the share of the first 10 %: {'; '.join(said)}."
     return f"{claim}\n\n{table(heads, rows, names=2)}"
 
 
@@ -262,7 +265,7 @@ DEAR = "integrated_gradients"
 
 
 def text_time(have: Summaries) -> str:
-    """Time of a step beside Table 8, and what each run cost."""
+    """Time of a step compared with Table 8."""
     rows = []
     for run in runs(have):
         printed, job = run.theirs["minutes"], run.theirs["job_minutes"]
@@ -290,7 +293,7 @@ def text_time(have: Summaries) -> str:
 
 
 def seconds_words(seconds: float) -> str:
-    """Seconds with as many digits as help.
+    """Seconds with a useful number of digits.
 
     >>> seconds_words(0.0123), seconds_words(1.5), seconds_words(123.4)
     ('0.012 s', '1.50 s', '123 s')
@@ -299,7 +302,7 @@ def seconds_words(seconds: float) -> str:
 
 
 def dear_words(have: Summaries) -> str:
-    """What share of all steps those of integrated gradients are, here and in the paper."""
+    """The share of time that integrated gradients take, here and in the paper."""
     ours, theirs = [], []
     for run in runs(have):
         names = [name for name in [*run.measures, "random"] if run.time(name) is not None]
@@ -313,10 +316,10 @@ def dear_words(have: Summaries) -> str:
             theirs.append(f"{percent(share)} on {run.short}")
     if not ours:
         return ""
-    rows = f", by its rows {listed(theirs)}" if theirs else ""
+    rows = f", and its table gives {listed(theirs)}" if theirs else ""
     return (
-        f"Of one step of every measure, those of integrated gradients take {listed(ours)}; the "
-        f"paper says about two thirds of its total{rows}."
+        f"With one step of every measure, integrated gradients take {listed(ours)} of the time; "
+        f"the paper says about two thirds of its total{rows}."
     )
 
 
@@ -347,15 +350,15 @@ def text_cost(have: Summaries) -> str:
 # Loaders
 
 
-STAND_INS = {
-    "bAbI-3": "The training questions stand in for the official ones, which are not at hand: a "
-    "re-implementation of the task's rules made them, with the same words and lengths."
+SUBSTITUTES = {
+    "bAbI-3": "The training questions replace the official ones, which were not available: a "
+    "re-implementation of the task's rules generated them, with the same words and lengths."
 }
-"""What a base's own note, which knows files and not where they come from, does not say."""
+"""Notes on data whose origin the summary does not know."""
 
 
 def text_bases(have: Summaries) -> str:
-    """Data sets that were read and trained once."""
+    """Data sets that were read, with one model trained on each."""
     bases: dict[str, Any] = have.studies.get(BASES, {})
     if not bases:
         return ""
@@ -386,7 +389,7 @@ def text_bases(have: Summaries) -> str:
             ],
         ]
         notes.append(
-            f"- {name}: {STAND_INS.get(name, base['note'])} Best epoch {base['epoch']} of "
+            f"- {name}: {SUBSTITUTES.get(name, base['note'])} Best epoch {base['epoch']} of "
             f"{base['recipe']['epochs']} (the paper's: {usual.recipe.epochs}), "
             f"validation {number(100 * max(base['validation']), 1)} %, "
             f"{seconds_words(base['seconds'])} on {base['device']}."
@@ -394,9 +397,9 @@ def text_bases(have: Summaries) -> str:
     return "\n\n".join(
         [
             "## Loaders checked: one model each",
-            "Read, trained once with one seed on the intact texts, not explained. One seed has no "
-            "interval; where other texts stand in for the training part, the score cannot be "
-            "compared.",
+            "These data sets were read and one model each was trained on the intact texts with one "
+            "seed, without explanations. One seed has no interval; where other texts replace the "
+            "training part, the score cannot be compared.",
             table(["", "", "paper", "ours"], rows, names=2),
             "\n".join(notes),
         ]
@@ -420,7 +423,7 @@ def text_commands(have: Summaries) -> str:
 
 
 def summary_command(run: Run) -> str:
-    """The command that made the run's summary; the data must be the very same."""
+    """The command that made the run's summary; the data must be the same."""
     spec = data_spec(run.study["command"])
     data = f" --data '{spec}'" if spec else ""
     return f"python studies/summarise_roar.py runs/{run.name}{data}"

@@ -14,11 +14,11 @@ from text_runs import PROCEDURES, SEEDS, WORDS, Run, published
 
 RUN = "roar_babi1"
 LEARNT = 0.99
-"""Test accuracy from which on a model of the intact texts counts as having learnt the task."""
+"""Test accuracy from which a model of the intact texts counts as having learnt the task."""
 
 
 def run_of(have: Summaries) -> Run | None:
-    """The bAbI-1 run, if it is there."""
+    """The bAbI-1 run, if available."""
     return Run(RUN, have.studies[RUN]) if RUN in have.studies else None
 
 
@@ -38,7 +38,7 @@ def text_babi1(have: Summaries) -> str:
 
 
 def by_seed_table(run: Run) -> str:
-    """RACU of every seed, and the accuracy its models begin with."""
+    """RACU of every seed, and the accuracy of its models on the intact texts."""
     rows = []
     for name in run.measures:
         for procedure in run.procedures:
@@ -60,13 +60,13 @@ def unlearnt(run: Run) -> list[Row]:
 
 
 def base_words(run: Run, have: Summaries) -> str:
-    """Seeds that did not learn the task, how often that happens, and what hangs on them."""
+    """Seeds that did not learn the task, how often that happens, and its effect."""
     epochs = run.study["model"]["recipe"]["epochs"]
     lost = unlearnt(run)
     said = [
         f"Seed {row['seed']} ends at {percent(row['test'], 1)} on the test split. Its validation "
         f"accuracy is {percent(row['tenth'], 1)} after 10 epochs and stays between "
-        f"{percent(row['lowest_after'], 1)} and {percent(row['highest_after'], 1)} to epoch "
+        f"{percent(row['lowest_after'], 1)} and {percent(row['highest_after'], 1)} until epoch "
         f"{epochs}: a worse optimum, not an unfinished training."
         for row in lost
         if row["tenth"] is not None
@@ -77,7 +77,7 @@ def base_words(run: Run, have: Summaries) -> str:
 
 
 def same_seed(run: Run, have: Summaries) -> list[str]:
-    """Why a seed ends elsewhere among many seeds than in the run."""
+    """Why a seed ends differently in the pack of many seeds than in the run."""
     tests = dict(enumerate(seeds(have)))
     own = run.point("random", 0, run.procedures[0])["values"]
     both = [(s, tests[s], here) for s, here in zip(run.seeds, own, strict=True) if s in tests]
@@ -87,9 +87,9 @@ def same_seed(run: Run, have: Summaries) -> list[str]:
     recipe = run.study["model"]["recipe"]
     batches = -(-run.study["data"]["sizes"]["train"] // recipe["batch_size"])
     return [
-        f"The run's seeds are among them and yet end differently, seed {seed} at "
-        f"{percent(there, 1)} there and {percent(here, 1)} here: in another pack sums are taken in "
-        f"another order, and last bits grow over {recipe['epochs'] * batches:,} steps."
+        f"The run's seeds are among them but end differently, seed {seed} at "
+        f"{percent(there, 1)} there and {percent(here, 1)} here: in another pack sums are computed "
+        f"in another order, and rounding errors grow over {recipe['epochs'] * batches:,} steps."
     ]
 
 
@@ -111,7 +111,7 @@ def without_seed(run: Run) -> list[str]:
     if not known:
         return []
     return [
-        f"Over the other {len(run.seeds) - 1} seeds RACU overlaps Table 2 for {len(same)} of "
+        f"Over the other {len(run.seeds) - 1} seeds, RACU overlaps Table 2 for {len(same)} of "
         f"{len(known)} measures: {listed(each)}."
     ]
 
@@ -125,19 +125,19 @@ def many_base(have: Summaries) -> list[str]:
     """How often seeds do not learn."""
     tests = seeds(have)
     if not tests:
-        return ["How often that happens five seeds cannot tell."]
+        return ["Five seeds are too few to say how often that happens."]
     row = share_of(sum(test >= LEARNT for test in tests), len(tests))
     below = [test for test in tests if test < LEARNT]
     worst = f"; the others end at {spread(below)} %" if below else ""
     return [
         f"Of {len(tests)} seeds {round(row['mean'] * len(tests))} reach {percent(LEARNT)}, "
-        f"{shown(row)} % (Wilson's interval){worst}. At that rate five seeds in a row all learn "
-        f"the task in {percent(row['mean'] ** 5)} of cases."
+        f"{shown(row)} % (Wilson's interval){worst}. At that rate five seeds all learn the task "
+        f"in {percent(row['mean'] ** 5)} of cases."
     ]
 
 
 def masked_words(run: Run, have: Summaries) -> str:
-    """Why everything masked may give more than the paper's 15 %."""
+    """Why masking everything may give more than the paper's 15 %."""
     study = run.study
     if "classes" not in study:
         return "The shares of the classes are not in the summary."
@@ -150,17 +150,17 @@ def masked_words(run: Run, have: Summaries) -> str:
         if row["k"] == 100 and row["validation"] is not None
     ]
     said = (
-        "A model that sees only masks can do no better than guess. Always answering the training "
+        "A model that sees only masks can do no better than guess. Always predicting the training "
         f"split's largest class, {majority['class']}, scores {percent(majority['score'], 1)} on "
-        f"the test split; the places score {spread(shares)} %, in the mean "
+        f"the test split; the {len(shares)} places score {spread(shares)} %, on average "
         f"{percent(sum(shares) / len(shares), 1)}. "
     )
     if chosen:
         said += (
-            f"Of {study['model']['recipe']['epochs']} epochs the one with the best validation is "
-            f"kept, as in the program; with nothing to learn that is the luckiest: "
-            f"{spread(chosen)} % there, where the best constant answer has "
-            f"{percent(max(validation.values()), 1)}. "
+            f"Of {study['model']['recipe']['epochs']} epochs the one with the best validation "
+            "score is kept, as in the authors' program; with nothing to learn that is the "
+            f"luckiest one: {spread(chosen)} % on the validation split, where the best constant "
+            f"answer has {percent(max(validation.values()), 1)}. "
         )
     return said + many_masked(run, have)
 
@@ -169,7 +169,7 @@ def many_masked(run: Run, have: Summaries) -> str:
     """The same over many seeds."""
     tests = seeds(have, "masked")
     if not tests:
-        return "Five seeds cannot tell this from the paper's number by more than their intervals."
+        return "Five seeds cannot separate this from the paper's number beyond their intervals."
     from faithscope.verdicts.statistics import seed_interval
 
     mean = dict(zip(ENDS, seed_interval(tests), strict=True))
@@ -201,6 +201,6 @@ def share_of(successes: int, total: int) -> Row:
 
 
 def seeds(have: Summaries, what: str = "base") -> list[float]:
-    """What came out of many seeds, if they were run."""
+    """Results over many seeds, if they were run."""
     found: Iterable[Any] = have.studies.get(SEEDS, {}).get(what, [])
     return list(found)

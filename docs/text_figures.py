@@ -1,6 +1,6 @@
-"""The pictures of the page on text: curves by data set, all runs at once, one token, sparsity.
+"""The figures of the page on text: curves by data set, all runs at once, one token, sparsity.
 
-A measure has one colour and marker in all of them, that of `faithscope report`.
+A measure has the same colour and marker in all of them as in `faithscope report`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ WIDTH = 10.0
 ACROSS = 3
 """Panels in a row of small ones."""
 COLUMNS = {"recursive": "Recursive ROAR: ranked again", "roar": "ROAR: ranked once"}
-"""Procedures as columns; the paper's own first, because some runs have no other."""
+"""Procedures as columns; Recursive ROAR first, because some runs have no other."""
 
 
 def draw_text(have: Summaries) -> None:
-    """Draw every picture that there are runs for."""
+    """Draw every figure that there are runs for."""
     from faithscope.report.style import Plot
 
     percents, tokens = runs(have), runs(have, relative=False)
@@ -33,7 +33,7 @@ def draw_text(have: Summaries) -> None:
     if len(percents) > 1:
         drawn["text-all"] = small(percents, curve_panel("recursive")), "all runs"
     if near := [run for run in percents if run.is_comparable]:
-        drawn["text-racu"] = racu_figure(near), "RACU beside the paper's"
+        drawn["text-racu"] = racu_figure(near), "RACU, ours and the paper's"
     if tokens:
         drawn["text-count"] = small(tokens, curve_panel("recursive")), "one token at a time"
     if sparse := [run for run in percents if run.rows("sparsity")]:
@@ -43,7 +43,7 @@ def draw_text(have: Summaries) -> None:
 
 
 def by_data_set(own: Sequence[Run]) -> Any:
-    """The curves of a data set: a row for each model, ROAR beside Recursive ROAR."""
+    """The curves of a data set: a row for each model, a column for each procedure."""
     from matplotlib.figure import Figure
 
     from faithscope.report.style import heading, house_style
@@ -90,7 +90,7 @@ def small(own: Sequence[Run], panel: Callable[[Any, Run], None], *, floor: bool 
 
 
 def seed_words(run: Run) -> str:
-    """How many seeds, where they are too few for a band."""
+    """The number of seeds, if they are too few for a band."""
     few = run.with_seeds.removeprefix(run.short)
     return few and f" ({len(run.seeds)} seeds)"
 
@@ -107,7 +107,7 @@ def curve_panel(procedure: str) -> Callable[[Any, Run], None]:
 
 
 def sparsity_panel(axes: Any, run: Run) -> None:
-    """How few tokens hold the scores."""
+    """How few tokens hold most of the scores."""
     from matplotlib.ticker import PercentFormatter
 
     rows = [row for row in run.rows("sparsity") if row["kind"] == "relative"]
@@ -139,7 +139,7 @@ def curves(axes: Any, run: Run, procedure: str) -> None:
 
 
 def lines(axes: Any, found: Mapping[str, Sequence[Row]], x: str) -> None:
-    """A line for each measure, with its band where it has one."""
+    """A line for each measure, with its band if it has one."""
     from faithscope.report.style import tidy
 
     looks = all_looks()
@@ -160,7 +160,7 @@ def lines(axes: Any, found: Mapping[str, Sequence[Row]], x: str) -> None:
 
 
 def solid(places: Any) -> int:
-    """How many points of a curve stand near enough to each other to be joined."""
+    """How many points of a curve are close enough to each other to be joined."""
     is_cut = len(places) > 2 and places[-1] - places[-2] > WIDEST
     return len(places) - is_cut
 
@@ -174,7 +174,7 @@ def line(axes: Any, places: Any, means: Any, look: Mapping[str, Any]) -> None:
 
 
 def racu_figure(own: Sequence[Run]) -> Any:
-    """RACU of every run and measure, the paper's beside ours."""
+    """RACU of every run and measure, the paper's and ours."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -216,7 +216,7 @@ def racu_figure(own: Sequence[Run]) -> Any:
 
 
 def racu_ends(run: Run) -> tuple[float, float]:
-    """What a panel shows: everything that is drawn, and 0."""
+    """The range of a panel: everything that is drawn, and 0."""
     pairs = [(run.racu(name), published_racu(run, name)) for name in run.measures]
     rows = [row for pair in pairs for row in pair if row is not None]
     keys = ("mean", "ci_low", "ci_high")
@@ -226,7 +226,7 @@ def racu_ends(run: Run) -> tuple[float, float]:
 
 
 def dot(axes: Any, row: Row, y: float, look: Mapping[str, Any]) -> None:
-    """A mean with its interval, or with single seeds where there is none."""
+    """A mean with its interval, or with single seeds if there is none."""
     if row["ci_low"] is not None:
         axes.plot([row["ci_low"], row["ci_high"]], [y, y], color=look["color"], linewidth=1.6)
     else:
@@ -258,7 +258,7 @@ def racu_legend(figure: Any) -> None:
     figure.legend(entries.values(), entries, loc="lower center", ncol=len(entries))
 
 
-# What all share
+# Shared by all figures
 
 
 def all_looks() -> dict[str, Any]:

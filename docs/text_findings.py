@@ -1,11 +1,11 @@
-"""The paper's six findings: what our runs say to each, with numbers and a verdict.
+"""The paper's six findings: what our runs say about each, with numbers and a verdict.
 
-A verdict follows the rule in the docstring of its function. "Surely" is `above` or `below` of
-text_numbers.py: BCa's interval and Student's both on one side. Runs with fewer than three seeds,
-with levels too far apart, or whose models learnt nothing, give no verdict. The rules were revised
-once, after a referee had read the first results: Student's interval was added, and the fifth looks
-at the distance to random masking. Findings 1 to 4 are here, 5 is in text_curves.py, 6 in
-text_leakage.py.
+A verdict follows the rule in the docstring of its function. "Significantly" is `above` or `below`
+of text_numbers.py: both the BCa and the Student interval exclude the limit. Runs with fewer than
+three seeds, with levels too far apart, or whose models learnt nothing, give no verdict. The rules
+were revised once, after a referee had read the first results: the Student interval was added, and
+the fifth uses the distance to random masking. Findings 1 to 4 are here, 5 is in text_curves.py, 6
+in text_leakage.py.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from text_numbers import (
     fewest,
     is_loose,
     shown,
-    times,
     welch,
 )
 from text_runs import (
     AGREES,
+    INCONCLUSIVE,
     MEASURES,
     NOT,
     PART,
-    UNTOLD,
     WORDS,
     Finding,
     Run,
     ahead_of,
+    conclusive,
+    inconclusive,
     is_dense,
     level_span,
     named,
@@ -44,12 +45,10 @@ from text_runs import (
     racu_row_over,
     ranked,
     runs,
-    told,
-    untold,
 )
 
 MARGIN = 0.05
-"""RACU: what is surely within so much counts as the same."""
+"""RACU: values significantly within this margin count as the same."""
 CHEAP = ("gradient", "input_x_gradient")
 DEAR = "integrated_gradients"
 
@@ -60,13 +59,13 @@ def findings(have: Summaries) -> list[Finding]:
 
 
 def in_tables(have: Summaries, *measures: str) -> list[Run]:
-    """Runs that give verdicts, then those that stand beside them without one."""
-    others = [run for run in untold(have) if run.is_comparable]
-    return [run for run in [*told(have), *others] if all(map(run.has, measures))]
+    """Runs that give verdicts, then comparable ones without a verdict."""
+    others = [run for run in inconclusive(have) if run.is_comparable]
+    return [run for run in [*conclusive(have), *others] if all(map(run.has, measures))]
 
 
 def row_name(run: Run) -> str:
-    """A run in a table of findings, marked where its levels are not the eleven."""
+    """A run in a table of findings, marked if its levels are not the eleven."""
     return run.with_seeds + "†" * (not run.is_full)
 
 
@@ -74,10 +73,10 @@ def row_name(run: Run) -> str:
 
 
 def model_dependent(have: Summaries) -> Finding:
-    """Agrees if the RACU of a measure surely differs between models of the same data.
+    """Agrees if the RACU of a measure differs significantly between models of the same data.
 
-    Disagrees if every measure's is surely within five points; models are unpaired, so intervals
-    are Welch's, 95 % for all comparisons together. RACU is over the levels that both have.
+    Disagrees if all differences are significantly within five points. Models are unpaired, so
+    intervals are Welch's, 95 % for all comparisons together. RACU is over the common levels.
     """
     claim = "Faithfulness is model-dependent"
     pairs = [
@@ -93,16 +92,16 @@ def model_dependent(have: Summaries) -> Finding:
         if one.has(name) and two.has(name)
     ]
     if not cases:
-        return Finding(claim, UNTOLD, "No data set here has two models that learnt.")
+        return Finding(claim, INCONCLUSIVE, "No data set has two models that learnt.")
     gaps = [welch(*values(case), len(cases)) for case in cases]
     known = [gap for gap in gaps if gap["ci_low"] is not None]
     apart = [gap for gap in known if above(gap) or below(gap)]
     same = [gap for gap in known if above(gap, -MARGIN) and below(gap, MARGIN)]
-    verdict = AGREES if apart else NOT if len(same) == len(cases) else UNTOLD
+    verdict = AGREES if apart else NOT if len(same) == len(cases) else INCONCLUSIVE
     said = [model_words(one, two, cases) for one, two in pairs if common_levels(one, two)]
     said.append(
-        f"{len(apart)} of {len(known)} differences between models are beyond chance (unpaired, "
-        "Welch's t, 95 % for all together)."
+        f"{len(apart)} of {len(known)} differences between models are significant by Welch's t "
+        "(unpaired, 95 % for all intervals together)."
         if known
         else too_few(cases)
     )
@@ -111,7 +110,7 @@ def model_dependent(have: Summaries) -> Finding:
 
 
 def common_levels(one: Run, two: Run) -> list[int]:
-    """The levels of both runs, if both came to them by the same steps; else none.
+    """The levels of both runs, if both reached them by the same steps; else none.
 
     The last is 100 %, which all measures share.
     """
@@ -123,28 +122,28 @@ def common_levels(one: Run, two: Run) -> list[int]:
 
 
 def values(case: tuple[Run, Run, str]) -> tuple[list[float], list[float]]:
-    """RACU of a measure, the seeds of one run and of the other."""
+    """RACU of a measure by seed, for each of two runs."""
     one, two, name = case
     levels = common_levels(one, two)
     return racu_over(one, name, levels), racu_over(two, name, levels)
 
 
 def model_words(one: Run, two: Run, cases: Sequence[tuple[Run, Run, str]]) -> str:
-    """Which measure is first with each model."""
+    """Which measure has the highest RACU with each model."""
     own = {case[2]: values(case) for case in cases if case[:2] == (one, two)}
     both_sums = [{name: sum(pair[i]) for name, pair in own.items()} for i in (0, 1)]
     firsts = [max(sums, key=lambda name: sums[name]) for sums in both_sums]
-    start = f"Of the measures that both have, the highest RACU on {one.known.dataset} is that of "
+    start = f"Among the common measures, the highest RACU on {one.known.dataset} is that of "
     if firsts[0] == firsts[1]:
         return f"{start}{WORDS[firsts[0]]} with both models."
     return (
-        f"{start}{WORDS[firsts[0]]} with {one.known.ours}, of {WORDS[firsts[1]]} with "
+        f"{start}{WORDS[firsts[0]]} with {one.known.ours} and of {WORDS[firsts[1]]} with "
         f"{two.known.ours}."
     )
 
 
 def too_few(cases: Sequence[tuple[Run, Run, str]]) -> str:
-    """Without intervals: for which measures all seeds of one model lie beyond all of the other."""
+    """Without intervals: the measures for which the seeds of two models do not overlap."""
     apart = []
     for case in cases:
         first, second = values(case)
@@ -154,7 +153,7 @@ def too_few(cases: Sequence[tuple[Run, Run, str]]) -> str:
     which = f"for {named(apart)}" if apart else "for no measure"
     return (
         f"{count(len(few.seeds), 'seed').capitalize()} of {few.known.ours} are too few for an "
-        f"interval: {which} all seeds of one model lie beyond all of the other."
+        f"interval; {which} all seeds of one model lie above all of the other."
     )
 
 
@@ -180,22 +179,22 @@ def model_table(cases: Sequence[tuple[Run, Run, str]], gaps: Sequence[Row]) -> s
 
 
 def task_dependent(have: Summaries) -> Finding:
-    """Agrees if two measures surely change places between two data sets with the same model.
+    """Agrees if two measures significantly swap order between two data sets with the same model.
 
-    In part if only the first by mean changes; disagrees if the order of means is the same in all.
+    In part if only the highest mean changes; disagrees if the order of means never changes.
     """
     claim = "Faithfulness is task-dependent"
     models = ("bilstm", "roberta")
-    groups = [[run for run in told(have) if run.known.model == name] for name in models]
+    groups = [[run for run in conclusive(have) if run.known.model == name] for name in models]
     own = max(groups, key=len)
     if len(own) < 2:
         enough = f"{count(fewest(), 'seed')} or more"
-        return Finding(claim, UNTOLD, f"No model here has two data sets with {enough}.")
+        return Finding(claim, INCONCLUSIVE, f"No model has two data sets with {enough}.")
     orders = {run.short: ranked(run) for run in own}
     swaps = swapped(own)
     firsts = {order[0] for order in orders.values()}
     alike = len({tuple(order) for order in orders.values()}) == 1
-    verdict = AGREES if swaps else NOT if alike else PART if len(firsts) > 1 else UNTOLD
+    verdict = AGREES if swaps else NOT if alike else PART if len(firsts) > 1 else INCONCLUSIVE
     rows = [
         [run.short, *(f"{WORDS[m]} {shown(run.racu(m))}" for m in orders[run.short])] for run in own
     ]
@@ -209,7 +208,7 @@ Swap = tuple[str, str, Run, Run, Row, Row]
 
 
 def swapped(own: Sequence[Run]) -> list[Swap]:
-    """Pairs of measures whose order is sure in two runs, and opposite; the widest apart first."""
+    """Pairs of measures with significant, opposite order in two runs; the widest gap first."""
     found = []
     for one, two in combinations(MEASURES, 2):
         for here, there in combinations(own, 2):
@@ -224,43 +223,44 @@ def swapped(own: Sequence[Run]) -> list[Swap]:
 
 
 def swap_words(own: Sequence[Run], swaps: Sequence[Swap]) -> str:
-    """How often two measures change places, and the widest case."""
-    said = f"With {own[0].known.ours} two measures {times(len(swaps))} surely change places "
-    said += "between two data sets"
+    """How often two measures swap order, and the widest case."""
+    said = f"With {own[0].known.ours}, the order of two measures is significantly reversed between "
+    said += f"two data sets in {count(len(swaps), 'case')}"
     if not swaps:
         return f"{said}."
     one, two, here, there, gap, other = swaps[0]
     both = welch(other["values"], gap["values"])
     return (
-        f"{said}. Furthest apart: {WORDS[two]} minus {WORDS[one]} is "
+        f"{said}. Largest difference: {WORDS[two]} minus {WORDS[one]} is "
         f"{number(100 * gap['mean'], 1, '+')} points on {here.short} and "
-        f"{number(100 * other['mean'], 1, '+')} on {there.short}, {shown(both)} points between "
-        "them (Welch's t)."
+        f"{number(100 * other['mean'], 1, '+')} on {there.short}, {shown(both)} points apart "
+        "(Welch's t)."
     )
 
 
 def first_words(own: Sequence[Run], swaps: Sequence[Swap]) -> str:
-    """Whether the first place changes, and surely."""
+    """Whether the highest RACU changes, and significantly."""
     firsts = {run.short: ranked(run)[0] for run in own}
     if len(set(firsts.values())) == 1:
-        return f"The first place does not change: {WORDS[ranked(own[0])[0]]}."
-    sure = any({one, two} <= set(firsts.values()) for one, two, *_ in swaps)
+        return f"The highest RACU does not change: {WORDS[ranked(own[0])[0]]}."
+    is_significant = any({one, two} <= set(firsts.values()) for one, two, *_ in swaps)
     each = listed([f"{WORDS[name]} on {where}" for where, name in firsts.items()])
-    return f"The first place changes {'surely' if sure else 'by mean, but not surely'}: {each}."
+    how = "significantly" if is_significant else "by mean, but not significantly"
+    return f"The measure with the highest RACU changes {how}: {each}."
 
 
 # 3
 
 
 def attention_faithful(have: Summaries) -> Finding:
-    """Agrees if attention is surely above random in all runs and none but on SST surely ahead.
+    """Agrees if attention is significantly above random everywhere, and only on SST below another.
 
-    In part if it is surely above random in some; disagrees if in none.
+    In part if it is significantly above random in some runs; disagrees if in none.
     """
     claim = "Attention can be faithful"
-    own = [run for run in told(have) if run.racu("attention") is not None]
+    own = [run for run in conclusive(have) if run.racu("attention") is not None]
     if not own:
-        return Finding(claim, UNTOLD, "No run here has attention with enough seeds.")
+        return Finding(claim, INCONCLUSIVE, "No run has attention with enough seeds.")
     faithful = [run for run in own if above(run.racu("attention"))]
     ahead = {run.short: ahead_of(run, "attention") for run in own}
     behind = [run for run in own if ahead[run.short]]
@@ -276,19 +276,19 @@ def attention_faithful(have: Summaries) -> Finding:
         ]
         for run in in_tables(have, "attention")
     ]
-    heads = ["RACU [%] of attention", "ours", "paper", "surely ahead of it, in points"]
+    heads = ["RACU [%] of attention", "ours", "paper", "significantly above it, in points"]
     said = (
-        f"Attention is surely above random masking in {len(faithful)} of {len(own)} runs; in "
-        f"{len(behind)} another measure is surely ahead of it. In the paper it is among the first "
-        "except on SST."
+        f"Attention is significantly above random masking in {len(faithful)} of {len(own)} runs. "
+        f"In {len(behind)}, another measure is significantly above attention. In the paper "
+        "attention is among the best except on SST."
     )
     if any(run not in expected for run in behind):
-        said += " So on SST this is as in the paper."
+        said += " So our result on SST agrees with the paper."
     return Finding(claim, verdict, said, table(heads, rows))
 
 
 def leaders(ahead: Mapping[str, Row] | None) -> str:
-    """Who is ahead, and by how much; None stands for a run without verdict."""
+    """Which measures are above, and by how much; None means a run without verdict."""
     if ahead is None:
         return "no verdict"
     return ", ".join(f"{WORDS[name]} by {shown(gap)}" for name, gap in ahead.items()) or "none"
@@ -298,16 +298,16 @@ def leaders(ahead: Mapping[str, Row] | None) -> str:
 
 
 def worth_its_cost(have: Summaries) -> Finding:
-    """Agrees (not more faithful) if in some run gradient or input × gradient is surely ahead.
+    """Agrees if in some run gradient or input × gradient is significantly above it.
 
-    In part if in some run it is not surely ahead of both; disagrees if it is in all. The 5 % are
-    shared by all comparisons.
+    In part if in some run it is not significantly above both; disagrees if it is in all runs. The
+    5 % are shared by all comparisons.
     """
     claim = "Integrated gradient is not necessarily more faithful than gradient or input × gradient"
-    own = [run for run in told(have) if all(run.has(name) for name in (*CHEAP, DEAR))]
+    own = [run for run in conclusive(have) if all(run.has(name) for name in (*CHEAP, DEAR))]
     if not own:
-        lack = "No run here has all three gradient measures with enough seeds."
-        return Finding(claim, UNTOLD, lack)
+        lack = "No run has all three gradient measures with enough seeds."
+        return Finding(claim, INCONCLUSIVE, lack)
     gaps = {(run.short, name): run.between(name, DEAR) for run in own for name in CHEAP}
     total = len(gaps)
     behind = [case for case, gap in gaps.items() if below(gap, comparisons=total)]
@@ -318,18 +318,18 @@ def worth_its_cost(have: Summaries) -> Finding:
     which = ", ".join(f"{WORDS[name]} on {where}" for where, name in behind)
     verdict = AGREES if behind else NOT if len(ahead) == len(own) else PART
     said = [
-        f"Gradient or input × gradient is surely ahead of it in {many} of {len(own)} runs"
-        f"{f' ({which})' if which else ''}, it is surely ahead of both in {len(ahead)} (5 % shared "
-        f"by all {total} comparisons).",
+        f"Gradient or input × gradient is significantly above integrated gradient in {many} of "
+        f"{len(own)} runs{f' ({which})' if which else ''}; integrated gradient is significantly "
+        f"above both in {len(ahead)} (5 % shared by all {total} comparisons).",
         loose_words(own, total),
         *(one_class_words(run) for run in own),
-        "The paper's own evidence is bAbI-2, bAbI-3 and SNLI with BiLSTM-attention, bAbI-2 and "
-        "bAbI-3 with RoBERTa; not bAbI-1, not SST. What it concludes is about cost: integrated "
-        "gradient takes 50 gradients.",
+        "The paper's own evidence comes from bAbI-2, bAbI-3 and SNLI with BiLSTM-attention and "
+        "from bAbI-2 and bAbI-3 with RoBERTa, not from bAbI-1 or SST. Its conclusion is about "
+        "cost: integrated gradient takes 50 gradients.",
     ]
     rows = [
         [
-            row_name(run) + ("" if run.is_told else ", no verdict"),
+            row_name(run) + ("" if run.is_conclusive else ", no verdict"),
             *(shown(run.between(name, DEAR), "+") for name in CHEAP),
             *(number(theirs_between(run, name), 1, "+") for name in CHEAP),
             *cost(run),
@@ -352,26 +352,26 @@ def theirs_between(run: Run, cheap: str) -> float:
 
 
 def loose_words(own: Sequence[Run], comparisons: int) -> str:
-    """Differences that are sure alone, or by BCa's interval alone, but not among all."""
+    """Differences that are significant only alone, or only by the BCa interval."""
     said = []
     for run, name in product(own, CHEAP):
         gap = run.between(name, DEAR)
-        is_sure_alone = above(gap) or below(gap)
+        is_significant = above(gap) or below(gap)
         if (
             gap is None
             or above(gap, comparisons=comparisons)
             or below(gap, comparisons=comparisons)
         ):
             continue
-        if is_sure_alone or is_loose(gap):
-            by = "at 95 % for this one alone" if is_sure_alone else "BCa's interval alone"
+        if is_significant or is_loose(gap):
+            by = "at 95 % for this comparison alone" if is_significant else "BCa interval alone"
             sign = "below" if gap["mean"] < 0 else "above"
             said.append(f"{sign} {WORDS[name]} on {run.short} ({by})")
-    return f"Not so surely it is {listed(said)}." if said else ""
+    return f"By weaker criteria it is {listed(said)}." if said else ""
 
 
 def cost(run: Run) -> list[str]:
-    """How much more explaining takes than a gradient, and what that is of a step."""
+    """How much longer explaining takes than a gradient, and its share of a step."""
     dear, cheap = run.time(DEAR), run.time("gradient")
     if dear is None or cheap is None or not cheap["explaining_seconds"]:
         return ["—", "—"]
@@ -404,7 +404,7 @@ def text_findings(have: Summaries) -> str:
 
 
 def looser(have: Summaries, own: Sequence[Finding]) -> str:
-    """Where BCa's interval alone would give another verdict."""
+    """Where the BCa interval alone would give another verdict."""
     with bootstrap_alone():
         others = [finding.verdict for finding in findings(have)]
     changed = [
@@ -412,13 +412,13 @@ def looser(have: Summaries, own: Sequence[Finding]) -> str:
         for place, (finding, other) in enumerate(zip(own, others, strict=True), 1)
         if finding.verdict != other
     ]
-    return f"By BCa's interval alone: {listed(changed) if changed else 'the same six verdicts'}."
+    return f"By the BCa interval alone: {listed(changed) if changed else 'the same six verdicts'}."
 
 
 def left_aside(have: Summaries) -> list[str]:
     """Runs that give no verdict, and why."""
-    few = [run for run in untold(have) if len(run.seeds) < fewest()]
-    wide = [run for run in untold(have) if run not in few and not run.is_comparable]
+    few = [run for run in inconclusive(have) if len(run.seeds) < fewest()]
+    wide = [run for run in inconclusive(have) if run not in few and not run.is_comparable]
     lost = [run for run in runs(have) if not run.is_learnt]
     said = []
     if few:
@@ -427,9 +427,9 @@ def left_aside(have: Summaries) -> list[str]:
         each = listed([f"{run.short} (up to {run.levels[-2]} %)" for run in wide])
         said.append(f"Levels too far apart for a verdict: {each}.")
     if lost:
-        said.append(f"Left aside, the models learnt nothing: {listed([r.short for r in lost])}.")
+        said.append(f"Left out, the models learnt nothing: {listed([r.short for r in lost])}.")
     if any(run.is_comparable and not run.is_full for run in runs(have)):
-        said.append("† RACU over other levels than the paper's.")
+        said.append("† RACU over levels other than the paper's.")
     return said
 
 

@@ -1,4 +1,4 @@
-"""Numbers over seeds: intervals, when one is surely beside a limit, and how they are written."""
+"""Numbers over seeds: intervals, significance and formatting."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 
 def fewest() -> int:
-    """Seeds that an interval needs."""
+    """The number of seeds that an interval needs."""
     from faithscope.verdicts.statistics import FEWEST_SEEDS
 
     return FEWEST_SEEDS
 
 
 def with_interval(values: Sequence[float] | Array) -> Row:
-    """A mean over seeds with its 95 % interval; fewer than three have none, but are kept."""
+    """A mean over seeds with its 95 % interval; fewer than three seeds have none."""
     from faithscope.verdicts.statistics import interval_or_nan
 
     known = [float(value) for value in values if np.isfinite(value)]
@@ -37,7 +37,7 @@ def with_interval(values: Sequence[float] | Array) -> Row:
 
 
 def welch(one: Sequence[float], other: Sequence[float], comparisons: int = 1) -> Row:
-    r"""The mean of the second less that of the first, unpaired, with Welch's interval.
+    r"""Mean of the second minus mean of the first, unpaired, with Welch's interval.
 
     .. math:: \bar y - \bar x \pm t_{\nu,\,1-\alpha/2m} \sqrt{s_x^2/n_x + s_y^2/n_y}
 
@@ -58,7 +58,7 @@ def welch(one: Sequence[float], other: Sequence[float], comparisons: int = 1) ->
 
 
 def turned(row: Row) -> Row:
-    """A difference the other way round."""
+    """A difference with its sign reversed."""
     low, high = (None if row[end] is None else -row[end] for end in ("ci_high", "ci_low"))
     values = [-value for value in row.get("values", [])]
     return {**row, "mean": -row["mean"], "ci_low": low, "ci_high": high, "values": values}
@@ -69,7 +69,7 @@ _STRICT = [True]
 
 @contextmanager
 def bootstrap_alone() -> Iterator[None]:
-    """Inside, "surely" is BCa's interval alone: the page's rule at first."""
+    """Inside, "significant" means by the BCa interval alone, the first version of the rule."""
     _STRICT.append(False)
     try:
         yield
@@ -78,7 +78,7 @@ def bootstrap_alone() -> Iterator[None]:
 
 
 def student(values: Sequence[float] | Array, comparisons: int = 1) -> Row:
-    """A mean over seeds with Student's interval, if there are seeds enough for one.
+    """A mean over seeds with its Student interval, if there are enough seeds.
 
     The 5 % are shared by all comparisons.
     """
@@ -90,10 +90,10 @@ def student(values: Sequence[float] | Array, comparisons: int = 1) -> Row:
 
 
 def above(row: Row | None, limit: float = 0.0, *, comparisons: int = 1) -> bool:
-    """Whether a number is surely above a limit: BCa's interval and Student's.
+    """Whether a number is significantly above a limit, by the BCa and the Student interval.
 
-    Student's 5 % are shared by all comparisons. A row without its seeds has one interval only; one
-    without interval is never sure.
+    The 5 % of the Student interval are shared by all comparisons. A row without the values of its
+    seeds has one interval only; a row without interval is never significant.
     """
     if row is None or row["ci_low"] is None:
         return False
@@ -103,30 +103,30 @@ def above(row: Row | None, limit: float = 0.0, *, comparisons: int = 1) -> bool:
 
 
 def below(row: Row | None, limit: float = 0.0, *, comparisons: int = 1) -> bool:
-    """Whether a number is surely below a limit."""
+    """Whether a number is significantly below a limit."""
     has_interval = row is not None and row["ci_low"] is not None
     return has_interval and above(turned(row), -limit, comparisons=comparisons)
 
 
 def is_loose(row: Row) -> bool:
-    """Whether BCa's interval alone leaves out zero."""
+    """Whether the BCa interval excludes zero, but the Student interval does not."""
     with bootstrap_alone():
         loosely = above(row) or below(row)
     return loosely and not (above(row) or below(row))
 
 
 def overlap(one: Row, other: Row, slack: float = 0.0) -> bool:
-    """Whether two intervals have something in common, or would if one moved by the slack."""
+    """Whether two intervals overlap, or would if one were shifted by the slack."""
     return bool(
         one["ci_low"] <= other["ci_high"] + slack and other["ci_low"] <= one["ci_high"] + slack
     )
 
 
-# How numbers are written
+# Formatting
 
 
 def shown(row: Row | None, sign: str = "") -> str:
-    """A share in % with its interval, or with its single seeds where they are fewer than three.
+    """A share in % with its interval, or with its single seeds if there are fewer than three.
 
     >>> shown({"mean": 0.5, "ci_low": -0.0004, "ci_high": 0.75})
     '50.0 [0.0, 75.0]'
@@ -161,21 +161,12 @@ def yes(holds: bool) -> str:
 
 
 def count(value: int, word: str) -> str:
-    """A number of things in words.
+    """A count in words.
 
     >>> count(1, "seed"), count(3, "seed"), count(12, "run")
     ('one seed', 'three seeds', '12 runs')
     """
     return f"{NUMBERS[value] if value < len(NUMBERS) else value} {word}{'s' * (value != 1)}"
-
-
-def times(value: int) -> str:
-    """How often.
-
-    >>> times(0), times(1), times(5)
-    ('never', 'once', '5 times')
-    """
-    return {0: "never", 1: "once", 2: "twice"}.get(value, f"{value} times")
 
 
 def spread(values: Iterable[float]) -> str:

@@ -1,4 +1,4 @@
-"""ROAR runs as the page on text reads them: summaries, the paper's numbers, how both are written.
+"""ROAR runs for the page on text: summaries and the paper's numbers.
 
 Runs are the files roar_*.json of studies/results (studies/summarise_roar.py); one that is missing
 is left out. The paper's numbers are those of studies/paper/recursive_roar.json.
@@ -22,7 +22,7 @@ MEASURES = {
     "input_x_gradient": "input × gradient",
     "integrated_gradients": "integrated gradients",
 }
-"""The measures of the paper and how the page writes them."""
+"""The measures of the paper and their names on the page."""
 OTHER = {"mutual_information": "mutual information", "random": "random"}
 WORDS = {**MEASURES, **OTHER}
 MUTUAL = "mutual_information"
@@ -36,14 +36,14 @@ CHANCE = "interval_chance"
 ELEVEN = tuple(range(0, 101, 10))
 """Levels of the paper's Table 2."""
 WIDEST = 20
-"""Points between two levels, at most, for a RACU that can stand beside Table 2."""
+"""The largest gap between two levels, in points, for a RACU comparable with Table 2."""
 TOKENS = 10
 """Tokens that the paper masks one by one."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """A run that the page knows: the paper's data set and model, and what stands in for what."""
+    """A run that the page knows: the paper's data set and model, and what replaces what."""
 
     dataset: str
     model: str
@@ -51,7 +51,7 @@ class Known:
     instead: str = ""
 
 
-AGREES, PART, UNTOLD, NOT = "agrees", "agrees in part", "not told", "disagrees"
+AGREES, PART, INCONCLUSIVE, NOT = "agrees", "agrees in part", "inconclusive", "disagrees"
 
 
 class Finding(NamedTuple):
@@ -63,13 +63,13 @@ class Finding(NamedTuple):
     numbers: str = ""
 
     def section(self, place: int) -> str:
-        """As the page has it."""
+        """The section on the page."""
         parts = [f"### {place}. {self.claim}: {self.verdict}", self.said, self.numbers]
         return "\n\n".join(part for part in parts if part)
 
 
 MINILM = "MiniLM-L6"
-GLOVE = "word vectors: GloVe, 100 numbers a word, for the paper's fastText, 300"
+GLOVE = "GloVe word vectors (100 dimensions) for the paper's fastText (300)"
 RUNS: Mapping[str, Known] = {
     "roar_babi1": Known("bAbI-1", "bilstm"),
     "roar_babi2": Known("bAbI-2", "bilstm"),
@@ -99,7 +99,7 @@ def published(triple: Sequence[float] | None) -> Row | None:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run's summary with the paper's numbers beside it.
+    """A run's summary, with the paper's numbers.
 
     Measures go by their plain names; options such as steps=20 are in `options`.
     """
@@ -114,18 +114,18 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Data set and model, as headings have them."""
+        """Data set and model, for headings."""
         return f"{self.known.dataset}, {self.known.ours}"
 
     @property
     def short(self) -> str:
-        """Data set, and the model where it is not the usual one."""
+        """Data set, and the model if it is not BiLSTM-attention."""
         other = self.known.ours != "BiLSTM-attention"
         return f"{self.known.dataset} with {self.known.ours}" if other else self.known.dataset
 
     @property
     def with_seeds(self) -> str:
-        """The same, and how many seeds where they are too few for an interval."""
+        """The same, with the number of seeds if they are too few for an interval."""
         few = len(self.seeds) < fewest()
         return f"{self.short} ({count(len(self.seeds), 'seed')})" if few else self.short
 
@@ -158,12 +158,12 @@ class Run:
 
     @property
     def procedures(self) -> list[str]:
-        """What was run of both procedures, Recursive ROAR first."""
+        """The procedures that were run, Recursive ROAR first."""
         return [name for name in PROCEDURES if name in self.study["protocol"]["procedures"]]
 
     @property
     def is_relative(self) -> bool:
-        """Whether levels are percents, which RACU needs."""
+        """Whether levels are percentages, which RACU needs."""
         return bool(self.study["protocol"]["strategy"] == "relative")
 
     @property
@@ -173,7 +173,7 @@ class Run:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether its levels are near enough to each other for Table 2."""
+        """Whether its levels are close enough to each other for Table 2."""
         return self.is_relative and is_dense(self.levels)
 
     @property
@@ -186,17 +186,17 @@ class Run:
 
     @property
     def is_learnt(self) -> bool:
-        """Whether models of the intact texts know more than the largest class."""
+        """Whether models of the intact texts do better than the largest class alone."""
         return bool(self.study.get("learnt", True))
 
     @property
-    def is_told(self) -> bool:
-        """Whether it has seeds enough for intervals, and models that learnt something."""
+    def is_conclusive(self) -> bool:
+        """Whether it has enough seeds for intervals, and models that learnt something."""
         return len(self.seeds) >= fewest() and self.is_learnt
 
     @property
     def options(self) -> list[str]:
-        """Measures that were given options, as they were asked for."""
+        """Measures with options, as requested."""
         return [name for name in self.study["protocol"]["measures"] if "(" in name]
 
     @property
@@ -207,7 +207,7 @@ class Run:
 
     @property
     def all_measures(self) -> list[str]:
-        """Every measure that the page has a name for, random last."""
+        """Every measure that the page knows, random last."""
         asked = {plain(name) for name in self.study["protocol"]["measures"]}
         return [name for name in WORDS if name in asked]
 
@@ -257,7 +257,7 @@ class Run:
         return {**(row or {}), "values": own.tolist()}
 
     def between(self, first: str, second: str, procedure: str = "recursive") -> Row | None:
-        """RACU of the second measure less that of the first, paired by seed."""
+        """RACU of the second measure minus that of the first, paired by seed."""
         for one, two in ((first, second), (second, first)):
             row = self.find("measures", procedure=procedure, measure=one, other=two)
             if row is not None and row["difference"] is not None:
@@ -283,7 +283,7 @@ class Run:
 
 
 def is_dense(levels: Sequence[int]) -> bool:
-    """Whether levels reach from 0 to 100 % without a wide gap.
+    """Whether levels go from 0 to 100 % without a wide gap.
 
     >>> is_dense([0, 10, 30, 50, 70, 90, 100]), is_dense([0, 10, 20, 30, 40, 100])
     (True, False)
@@ -310,21 +310,21 @@ def plain(measure: Any) -> Any:
 
 
 def runs(have: Summaries, *, relative: bool = True) -> list[Run]:
-    """The runs that are there: in percents, or in tokens."""
+    """The available runs: in percent, or in tokens."""
     found = [Run(name, have.studies[name]) for name in RUNS if name in have.studies]
     return [run for run in found if run.is_relative == relative]
 
 
-def told(have: Summaries) -> list[Run]:
-    """Runs by Recursive ROAR in percents from which something can be concluded."""
-    own = [run for run in runs(have) if run.is_told and run.is_comparable]
+def conclusive(have: Summaries) -> list[Run]:
+    """Runs of Recursive ROAR in percent that give verdicts."""
+    own = [run for run in runs(have) if run.is_conclusive and run.is_comparable]
     return [run for run in own if "recursive" in run.procedures]
 
 
-def untold(have: Summaries) -> list[Run]:
-    """Runs in percents that learnt, but have too few seeds or levels for a verdict."""
-    sure = {run.name for run in told(have)}
-    return [run for run in runs(have) if run.is_learnt and run.name not in sure]
+def inconclusive(have: Summaries) -> list[Run]:
+    """Runs in percent that learnt, but have too few seeds or levels for a verdict."""
+    known = {run.name for run in conclusive(have)}
+    return [run for run in runs(have) if run.is_learnt and run.name not in known]
 
 
 def published_racu(run: Run, measure: str) -> Row | None:
@@ -338,7 +338,7 @@ def racu_over(run: Run, measure: str, levels: Sequence[int]) -> list[float]:
 
 
 def racu_of(run: Run, curve: Array, levels: Sequence[int]) -> list[float]:
-    """The same for curves [seeds, levels] in a measure's place."""
+    """The same for given curves [seeds, levels] instead of a measure."""
     import torch
 
     from faithscope.metrics.racu import racu
@@ -350,16 +350,16 @@ def racu_of(run: Run, curve: Array, levels: Sequence[int]) -> list[float]:
 
 
 def racu_row_over(run: Run, measure: str, levels: Sequence[int]) -> Row:
-    """Its mean and interval: the run's own where no level is left out, as in Table 2's rows.
+    """Its mean and interval: the run's own if no level is left out, as in the rows of Table 2.
 
-    Made anew from rounded numbers an interval of few seeds may end elsewhere.
+    Computed again from rounded numbers, an interval over few seeds may change.
     """
     row = run.racu(measure) if list(levels) == run.levels else None
     return row or with_interval(racu_over(run, measure, levels))
 
 
 def moved(have: Summaries, levels: Sequence[int]) -> float | None:
-    """By how much leaving out levels moves the RACU of a run that has all eleven, at most."""
+    """The largest change of RACU when levels are left out of a run that has all eleven."""
     own = [run for run in runs(have) if run.is_full and run.is_learnt and run.has("random")]
     gaps = [
         float(np.mean(racu_over(run, name, levels)) - np.mean(racu_over(run, name, ELEVEN)))
@@ -377,7 +377,7 @@ def level_words(run: Run) -> str:
 
 
 def level_span(levels: Sequence[int]) -> str:
-    """Levels, shortly where they are evenly spaced but for the last.
+    """Levels, abbreviated if they are evenly spaced except for the last.
 
     >>> level_span([0, 10, 20, 30]), level_span([0, 10, 20, 30, 100]), level_span([0, 10, 30, 50])
     ('0 to 30', '0 to 30 and 100', '0, 10, 30, 50')
@@ -391,18 +391,18 @@ def level_span(levels: Sequence[int]) -> str:
 
 
 def mean_racu(run: Run, measure: str) -> float:
-    """RACU by Recursive ROAR, the lowest possible where there is none."""
+    """RACU by Recursive ROAR, minus infinity if there is none."""
     row = run.racu(measure)
     return -np.inf if row is None else float(row["mean"])
 
 
 def ranked(run: Run) -> list[str]:
-    """The paper's measures from the highest RACU down."""
+    """The paper's measures by descending RACU."""
     return sorted(run.measures, key=lambda name: -mean_racu(run, name))
 
 
 def ahead_of(run: Run, measure: str) -> dict[str, Row]:
-    """The paper's measures that are surely ahead of one, and by how much."""
+    """The paper's measures that are significantly above one, and by how much."""
     others = {name: run.between(measure, name) for name in run.measures if name != measure}
     return {name: gap for name, gap in others.items() if gap is not None and above(gap)}
 
@@ -413,5 +413,5 @@ def theirs_ranked(run: Run) -> list[str]:
 
 
 def named(measures: Iterable[str]) -> str:
-    """Measures as a sentence has them."""
+    """Measures joined as in a sentence."""
     return listed([WORDS[name] for name in measures])

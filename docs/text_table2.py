@@ -1,10 +1,10 @@
-"""RACU beside the paper's Table 2, and what that gives reason to doubt."""
+"""RACU compared with the paper's Table 2, and reasons for doubt."""
 
 from __future__ import annotations
 
 import numpy as np
 from filling import Row, Summaries, listed, number, table
-from text_leakage import hangs_on_one_class, one_class_words
+from text_leakage import depends_on_one_class, one_class_words
 from text_numbers import above, agrees, fewest, overlap, shown
 from text_runs import (
     MODELS,
@@ -18,12 +18,12 @@ from text_runs import (
     runs,
 )
 
-HAIR = 0.005
-"""RACU: intervals that share less than this overlap by a hair."""
+NARROW = 0.005
+"""RACU: intervals that share less than this barely overlap."""
 
 
 def text_racu(have: Summaries) -> str:
-    """RACU beside Table 2, all runs whose levels can be compared."""
+    """RACU and Table 2, for all runs with comparable levels."""
     own = [run for run in runs(have) if run.is_comparable]
     rows = [
         racu_row(run, name)
@@ -34,12 +34,12 @@ def text_racu(have: Summaries) -> str:
     parts = [racu_words(have), table(heads, rows, names=3), *dagger(have)]
     parts += [f"‡ {said}" for run in own if (said := one_class_words(run))]
     if others := [run.short for run in runs(have) if not run.is_comparable]:
-        parts.append(f"Not here, because its levels are too far apart: {listed(others)}.")
+        parts.append(f"Not shown, because the levels are too far apart: {listed(others)}.")
     return "\n\n".join(parts)
 
 
 def racu_row(run: Run, measure: str) -> list[str]:
-    """A measure of a run beside the paper's."""
+    """A measure of a run compared with the paper's."""
     theirs, ours = published_racu(run, measure), run.racu(measure)
     gap = None if None in (theirs, ours) else 100 * (mean_of(ours) - mean_of(theirs))
     return [
@@ -49,7 +49,7 @@ def racu_row(run: Run, measure: str) -> list[str]:
         shown(theirs),
         shown(ours)
         + "†" * (ours is not None and not run.is_full)
-        + "‡" * hangs_on_one_class(run, measure),
+        + "‡" * depends_on_one_class(run, measure),
         number(gap, 1, "+"),
         str(ours["n"]) if ours else "0",
         agrees(theirs, ours),
@@ -62,16 +62,18 @@ def mean_of(row: Row | None) -> float:
 
 
 def racu_words(have: Summaries) -> str:
-    """How many intervals overlap, and which by a hair."""
+    """How many intervals overlap, and which barely."""
     agreeing, compared = overlaps(have)
-    said = f"Of {compared} intervals that can be compared {agreeing} overlap the paper's"
-    if near := hairs(have):
+    said = f"{agreeing} of {compared} comparable intervals overlap the paper's"
+    if near := narrow_overlaps(have):
         said += f", {listed(near)}"
     said += "."
     if any(run.known.instead for run in runs(have)):
-        said += " Where a model or its word vectors stand in, the same number is not expected."
+        said += (
+            " With a substitute model or substitute word vectors, the same number is not expected."
+        )
     if any(len(run.seeds) < fewest() for run in runs(have)):
-        said += " Fewer than three seeds stand one by one in round brackets."
+        said += " With fewer than three seeds, round brackets hold the value of each seed."
     return said
 
 
@@ -95,18 +97,18 @@ def overlaps(have: Summaries) -> tuple[int, int]:
     return sum(found), len(found)
 
 
-def hairs(have: Summaries) -> list[str]:
-    """Intervals that hardly overlap."""
+def narrow_overlaps(have: Summaries) -> list[str]:
+    """Intervals that barely overlap."""
     said = []
     for run, name, theirs, ours in compared_cases(have):
         common = min(theirs["ci_high"], ours["ci_high"]) - max(theirs["ci_low"], ours["ci_low"])
-        if 0 <= common < HAIR:
+        if 0 <= common < NARROW:
             said.append(f"{WORDS[name]} on {run.short} only by {number(100 * common, 2)} points")
     return said
 
 
 def dagger(have: Summaries) -> list[str]:
-    """What other levels do to RACU, as far as the full runs tell."""
+    """The effect of other levels on RACU, estimated from the full runs."""
     own = [run for run in runs(have) if run.is_comparable and not run.is_full]
     if not own:
         return []
@@ -116,18 +118,18 @@ def dagger(have: Summaries) -> list[str]:
         for levels, effect in effects.items()
         if effect is not None
     ]
-    said = "† RACU over other levels than Table 2's: close to its RACU, not the same."
+    said = "† RACU over levels other than Table 2's: similar to its RACU, but not the same."
     if known:
         said += (
-            f" Leaving out the same levels in our full runs moves it by at most {listed(known)}."
+            f" Leaving out the same levels in our full runs changes it by at most {listed(known)}."
         )
     return [said]
 
 
 def text_doubts(have: Summaries) -> str:
-    """What the numbers themselves give reason to doubt."""
+    """Doubts that the numbers themselves raise."""
     passing = [case for case in compared_cases(have) if overlap(*case[2:])]
-    weak = "An overlap of two intervals over a handful of seeds each is a weak test"
+    weak = "The overlap of two intervals over a handful of seeds each is a weak test"
     if passing:
         run, name, theirs, ours = max(passing, key=lambda c: abs(c[3]["mean"] - c[2]["mean"]))
         off = number(100 * abs(ours["mean"] - theirs["mean"]), 0)
@@ -136,18 +138,18 @@ def text_doubts(have: Summaries) -> str:
     first = [
         run.short
         for run in runs(have)
-        if run.is_told and (best := ranked(run)) and above(run.between(best[0], MUTUAL))
+        if run.is_conclusive and (best := ranked(run)) and above(run.between(best[0], MUTUAL))
     ]
     if first:
         said.append(
-            f"- Mutual information of word and class asks no model, yet on {listed(first)} its "
-            "RACU is surely the highest. RACU rewards what removes the class's signal, whether or "
-            "not a model uses it."
+            f"- Mutual information between word and class uses no model, yet on {listed(first)} "
+            "its RACU is significantly the highest. RACU rewards removing the class's signal, "
+            "whether or not a model uses it."
         )
     return "\n".join(said)
 
 
 def model_words(run: Run) -> str:
-    """A run by data, and by model if that is not the paper's."""
+    """A run by its data, and by its model if that is not the paper's."""
     theirs = MODELS[run.known.model]
     return run.short if run.known.ours == theirs else f"{run.short} for {theirs}"

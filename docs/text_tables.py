@@ -1,6 +1,6 @@
 """The tables of the page on text: what was run, both ends of all curves, a section for each run.
 
-What a section needs stands with its heading, because a section without runs is left out.
+Sections include their headings, because a section without runs is left out.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from text_runs import (
 )
 
 ROUNDED = 0.005
-"""Tables 1 and 4 print whole percents: what lies within half a point may be the same."""
+"""Tables 1 and 4 print whole percentages: differences of half a point may be rounding."""
 
 
 # What was run
 
 
 def text_runs(have: Summaries) -> str:
-    """Every run: data, model, seeds, levels, and what stands in for what."""
+    """Every run: data, model, seeds, levels and substitutes."""
     own = every_run(have)
     rows = [
         [
@@ -49,16 +49,16 @@ def text_runs(have: Summaries) -> str:
         ]
         for run in own
     ]
-    heads = ["data", "model", "seeds", "procedures", "masked", "trainings", "what stands in"]
+    heads = ["data", "model", "seeds", "procedures", "masked", "trainings", "substitutes"]
     shown_ = table(heads, rows, names=len(heads))
     cut = [cut_words(run) for run in own if run.cut_at is not None]
     if not cut:
         return shown_
-    return f"{shown_}\n\nCut off when the time on the GPU ended, to be completed: {listed(cut)}."
+    return f"{shown_}\n\nCut off when the GPU time ran out, to be completed: {listed(cut)}."
 
 
 def every_run(have: Summaries) -> list[Run]:
-    """Runs in percents, then those in tokens."""
+    """Runs in percent, then those in tokens."""
     return [*runs(have), *runs(have, relative=False)]
 
 
@@ -70,21 +70,24 @@ def cut_words(run: Run) -> str:
 
 
 def text_chance(have: Summaries) -> str:
-    """What BCa's interval does of nothing, and what the rule makes of it."""
+    """False positive rates over few seeds, and what "significant" means on the page."""
     found = have.studies.get(CHANCE)
     if found is None:
-        return "Of a few seeds BCa's interval is too narrow."
+        return (
+            "*Significant* means that both the BCa and the Student 95 % interval exclude the limit."
+        )
     three, five = (found[str(seeds)] for seeds in (3, 5))
     return (
-        "Of a few seeds BCa's interval is too narrow: of normal numbers around zero it leaves out "
-        f"zero in {percent(five['bca'])} of cases with five seeds and in {percent(three['bca'])} "
-        f"with three. *Surely* therefore means that Student's 95 % interval lies on the same side "
-        f"too; then it is {percent(five['both'])} and {percent(three['both'])}."
+        "*Significant* means that both the BCa and the Student 95 % interval over seeds exclude "
+        "the limit, which is zero unless another is named. With few seeds the BCa interval alone "
+        "is too narrow: for normally distributed numbers around zero it excludes zero in "
+        f"{percent(five['bca'])} of cases with five seeds and in {percent(three['bca'])} with "
+        f"three; both intervals do so in {percent(five['both'])} and {percent(three['both'])}."
     )
 
 
 def text_ends(have: Summaries) -> str:
-    """Both ends of all runs beside Tables 1 and 4."""
+    """Both ends of all runs compared with Tables 1 and 4."""
     rows = [
         [
             run.short,
@@ -106,7 +109,7 @@ def text_ends(have: Summaries) -> str:
 
 
 def text_overview(have: Summaries) -> str:
-    """The picture of all runs, where there are several."""
+    """The figure of all runs, if there are several."""
     if len(runs(have)) < 2:
         return ""
     return "![The curves of every run, by Recursive ROAR](images/reproduction-text-all.png)"
@@ -116,7 +119,7 @@ def text_overview(have: Summaries) -> str:
 
 
 def text_by_run(have: Summaries) -> str:
-    """A section for each run: picture, ends, what agrees."""
+    """A section for each run: figure, data, what agrees."""
     parts = []
     drawn: set[str] = set()
     for run in runs(have):
@@ -131,7 +134,7 @@ def text_by_run(have: Summaries) -> str:
 
 
 def apart_table(have: Summaries, run: Run) -> str:
-    """The curves and RACU of a run whose levels do not reach, apart from Table 2."""
+    """The curves and RACU of a run whose levels are not comparable with Table 2."""
     top, places = TOP in run.levels, range(len(run.levels))
     rows = [
         [
@@ -145,22 +148,24 @@ def apart_table(have: Summaries, run: Run) -> str:
     heads = [
         f"{run.short}, {run.metric} [%] at",
         *(f"{k} %" for k in run.levels),
-        f"of the whole loss by {TOP} % [%]",
+        f"share of the total loss by {TOP} % [%]",
         f"RACU over {level_span(run.levels)} % [%]",
     ]
     wide, effect = run.levels[-1] - run.levels[-2], moved(have, run.levels)
     said = (
         f"{table(heads, rows)}\n\nIn this RACU the last {wide} points are a straight line between "
-        "two trainings: not Table 2's number, and no verdict."
+        "two trainings: it is not comparable with Table 2, and there is no verdict."
     )
     if effect is None:
         return said
     points = number(100 * effect, 1)
-    return f"{said} Leaving out the same levels moves the RACU of our full runs by up to {points}."
+    return (
+        f"{said} Leaving out the same levels changes the RACU of our full runs by up to {points}."
+    )
 
 
 def picture(have: Summaries, run: Run) -> str:
-    """The link to the picture of a data set."""
+    """The link to the figure of a data set."""
     same = [one for one in runs(have) if one.known.dataset == run.known.dataset]
     words = f"{run.metric} on {run.known.dataset} against the share of tokens masked"
     models = listed([one.known.ours for one in same])
@@ -170,12 +175,12 @@ def picture(have: Summaries, run: Run) -> str:
 
 
 def picture_name(run: Run) -> str:
-    """The name of the picture of a data set."""
+    """The file name of the figure of a data set."""
     return f"text-{run.known.dataset.lower().replace('-', '')}"
 
 
 def data_table(run: Run) -> str:
-    """Tables 1, 3 and 5 or 6 beside ours: texts and model."""
+    """Tables 1, 3 and 5 or 6 compared with ours: texts and model."""
     data, theirs = run.study["data"], run.paper
     sizes = [sizes_words(own) for own in (theirs["sizes"], data["sizes"])]
     is_word_model = run.known.model == "bilstm"
@@ -195,7 +200,7 @@ def data_table(run: Run) -> str:
 
 
 def parameter_words(parameters: int) -> str:
-    """How many numbers a model learns.
+    """The number of parameters of a model.
 
     >>> parameter_words(55048), parameter_words(125_000_000)
     ('55,048', '125 million')
@@ -219,13 +224,13 @@ def remarks(run: Run) -> list[str]:
         remark_ends(run),
         *remark_words(run),
     ]
-    few = "fewer than three give no interval"  # the tables show that
+    few = "fewer than three give no interval"  # visible in the tables
     warnings = [line for line in run.study["warnings"] if few not in line]
     return [line for line in said if line] + [f"The run warns: {line}" for line in warnings]
 
 
 def remark_instead(run: Run) -> list[str]:
-    """What stands in for what, and options that are not the paper's."""
+    """Substitutes, and options that are not the paper's."""
     said = []
     if run.known.instead:
         vectors = run.study.get("vectors") if run.known.model == "bilstm" else None
@@ -234,7 +239,7 @@ def remark_instead(run: Run) -> list[str]:
             if vectors
             else ""
         )
-        said.append(f"What stands in: {run.known.instead}{known}.")
+        said.append(f"Substitute: {run.known.instead}{known}.")
         if vectors:
             said.append(vector_words(run))
     recipe, asked = run.study["model"]["recipe"], run.theirs["recipe"]
@@ -252,16 +257,16 @@ def remark_instead(run: Run) -> list[str]:
 
 
 def vector_words(run: Run) -> str:
-    """What smaller vectors change."""
+    """The effect of smaller vectors."""
     share = run.study["model"]["parameters"] / run.theirs["parameters"]
     return (
-        f"So the model has {percent(share)} of the paper's parameters; gradient, a norm over the "
+        f"The model has {percent(share)} of the paper's parameters. Gradient, a norm over the "
         "vocabulary, and input × gradient depend on the embedding."
     )
 
 
 def remark_parameters(run: Run) -> list[str]:
-    """Where the vocabulary is not the paper's; Table 5 prints one number for all bAbI tasks."""
+    """Where the vocabulary differs; Table 5 prints one number for all bAbI tasks."""
     own, needed = run.study["data"]["vocabulary"], run.paper["vocabulary"]
     if run.known.model == "bilstm" and needed and own != needed:
         more = "more" if own > needed else "fewer"
@@ -270,28 +275,28 @@ def remark_parameters(run: Run) -> list[str]:
     if run.known.dataset not in ("bAbI-2", "bAbI-3") or theirs == ours:
         return []
     return [
-        f"Table 5 prints bAbI-1's {theirs:,} parameters here too; a vocabulary of "
-        f"{run.study['data']['vocabulary']} words needs {ours:,}, in the program as well."
+        f"Table 5 prints bAbI-1's {theirs:,} parameters for this task, too; a vocabulary of "
+        f"{run.study['data']['vocabulary']} words needs {ours:,}, also in the authors' program."
     ]
 
 
 def remark_levels(run: Run) -> list[str]:
-    """What other levels than the paper's mean."""
+    """The effect of levels other than the paper's."""
     if run.is_full:
         return []
     if run.cut_at is None:
         return [
             f"Masked at {level_span(run.levels)} %: fewer levels than the paper's eleven, so RACU "
-            "is an area under fewer points, and recursion ranks again less often."
+            "is computed from fewer points, and the recursion ranks tokens less often."
         ]
     return [
         f"Masked up to {run.cut_at} %, then {run.levels[-1]} %: ranked as often as in the paper up "
-        f"to there, but between {run.cut_at} and {run.levels[-1]} % RACU takes a straight line."
+        f"to there, but between {run.cut_at} and {run.levels[-1]} % RACU is interpolated linearly."
     ]
 
 
 def remark_racu(run: Run) -> str:
-    """RACU beside Table 2 and beside random."""
+    """RACU compared with Table 2 and with random masking."""
     pairs = {name: (published_racu(run, name), run.racu(name)) for name in run.measures}
     known = {name: pair for name, pair in pairs.items() if pair[1] is not None}
     if not known:
@@ -303,7 +308,7 @@ def remark_racu(run: Run) -> str:
         same = ""
     else:
         over = [name for name, (_, own) in known.items() if above(own)]
-        how = "Surely above random masking"
+        how = "Significantly above random masking"
         apart = [WORDS[name] for name, pair in known.items() if agrees(*pair) != yes(True)]
         same = f"RACU overlaps Table 2 for {len(known) - len(apart)} of {len(known)} measures"
         same += f"; not for {listed(apart)}. " if apart else ". "
@@ -317,51 +322,52 @@ def remark_order(run: Run) -> str:
     if not ours or run.racu(ours[0]) is None:
         return ""
     behind = [name for name in ours[1:] if ours[0] not in ahead_of(run, name)]
-    sure = f", not surely ahead of {named(behind)}" if behind and run.is_told else ""
-    first = f"The highest RACU is that of {WORDS[ours[0]]}{sure}"
+    is_close = behind and run.is_conclusive
+    close = f", with no significant difference from {named(behind)}" if is_close else ""
+    first = f"The highest RACU is that of {WORDS[ours[0]]}{close}"
     if ours == theirs:
-        return f"{first}. The order is the paper's."
+        return f"{first}. The order is the same as in the paper."
     said = "as in the paper" if ours[0] == theirs[0] else f"in the paper {WORDS[theirs[0]]}'s"
     moves = {name: ours.index(name) - theirs.index(name) for name in ours}
     most = max(map(abs, moves.values()))
     each = [
-        f"{WORDS[name]} from place {theirs.index(name) + 1} to {ours.index(name) + 1}"
+        f"{WORDS[name]} from rank {theirs.index(name) + 1} to {ours.index(name) + 1}"
         for name, move in moves.items()
         if abs(move) == most
     ]
-    return f"{first}; {said}. Furthest moved: {listed(each)}, of {len(ours)}."
+    return f"{first}; {said}. Largest change of rank: {listed(each)}, of {len(ours)}."
 
 
 def remark_ends(run: Run) -> str:
-    """Both ends of the curves beside Tables 1 and 4."""
+    """Both ends of the curves compared with Tables 1 and 4."""
     said = []
     for k, part, words in ((0, "performance", "intact"), (100, "masked", "all masked")):
         ours, theirs = run.point("random", k, run.procedures[0]), published(run.theirs[part])
         exact, rounded = agrees(theirs, ours), agrees(theirs, ours, ROUNDED)
-        said.append(f"{words} {overlap_words(exact, rounded)}")
-    return f"The ends beside Tables 1 and 4: {listed(said)}."
+        said.append(f"{words}: {overlap_words(exact, rounded)}")
+    return f"Ends of the curves and Tables 1 and 4: {'; '.join(said)}."
 
 
 def overlap_words(exact: str, rounded: str) -> str:
-    """Whether intervals overlap, as printed or once the paper's rounding is granted."""
+    """Whether intervals overlap, as printed or once the paper's rounding is allowed for."""
     if yes(True) not in (exact, rounded):
         return "no overlap" if rounded == yes(False) else rounded
-    return "overlap" if exact == yes(True) else "overlap once the paper's rounding is granted"
+    return "overlap" if exact == yes(True) else "overlap once the paper's rounding is allowed for"
 
 
 def remark_words(run: Run) -> list[str]:
-    """Mutual information, which knows no model."""
+    """Mutual information, which uses no model."""
     row = run.racu(MUTUAL)
     if row is None or not run.measures:
         return []
     best = ranked(run)[0]
     gap = run.between(best, MUTUAL)
     words = run.study.get("telling_words", [])
-    told = f" Its first words: {', '.join(words)}." if words else ""
+    top = f" Its top words: {', '.join(words)}." if words else ""
     is_less = gap is not None and gap["mean"] < 0
     apart = f"{shown(turned(gap) if gap is not None and is_less else gap)} points "
     apart += f"{'less' if is_less else 'more'} than {WORDS[best]}"
     return [
-        "Mutual information of word and class, which asks no model and is in the program, not in "
-        f"the paper, has a RACU of {shown(row)}, {apart}.{told}"
+        "Mutual information between word and class, which uses no model and is in the authors' "
+        f"program but not in the paper, has a RACU of {shown(row)}, {apart}.{top}"
     ]

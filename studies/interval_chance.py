@@ -1,9 +1,9 @@
-"""How often the 95 % interval of a few seeds leaves out zero by chance: BCa's and Student's.
+"""How often the 95 % interval over a few seeds excludes zero by chance: BCa and Student.
 
 python studies/interval_chance.py
 
-Seeds are drawn from a normal distribution around zero, so that every interval beside zero is a
-mistake; 5 % would be right. The page on text quotes this for its rule.
+Seeds are drawn from a normal distribution around zero, so every interval that excludes zero is a
+false positive; 5 % would be correct. The page on text quotes the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEEDS = (3, 5)
 
 
 def mistakes(seeds: int, draws: int) -> dict[str, float]:
-    """The share of draws whose interval leaves out zero, BCa's, Student's, and both at once."""
+    """The share of draws whose BCa, Student, or both intervals exclude zero."""
     drawn = np.random.default_rng(seeds).standard_normal((draws, seeds))
     ends = np.array([seed_interval(row)[1:] for row in drawn])
     bca = (ends[:, 0] > 0) | (ends[:, 1] < 0)

@@ -1,10 +1,10 @@
-"""Bring the sentences of stored summaries up to date; their numbers stay.
+"""Update the sentences of stored summaries; their numbers do not change.
 
 python studies/rewrite_words.py
 
 Every sentence is made again from the numbers of its summary. Those of a ROAR run come from a run
-with the stored curves, whose RACU must be the stored one. A file whose other entries would change
-is refused.
+with the stored curves, whose RACU must equal the stored one. A file whose other entries would
+change is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CLOSE: Row = {"rtol": 0, "atol": 2e-5, "equal_nan": True}
 
 
 def rewritten(study: Row) -> Row:
-    """A summary with the sentences of today."""
+    """A summary with the current sentences."""
     if "runs" in study:
         runs = {
             name: {**run, "verdicts": metric_verdicts(cast(Findings, Shown(run)))}
@@ -53,7 +53,7 @@ def rewritten(study: Row) -> Row:
 
 
 def run_of(study: Row) -> fs.Result:
-    """A run with the curves of a summary; of other test metrics what its sentences need."""
+    """A run with the curves of a summary, and what its sentences need of other test metrics."""
     asked, data = study["protocol"], study["data"]
     racu = "racu" if asked["clip"] else "racu(clip=false)"
     metrics = resolve_metrics([racu, "area", "end"], "retrain")
@@ -126,7 +126,7 @@ def training_rows(study: Row) -> Iterator[Row]:
 
 
 def one_class(metric: str, value: float, is_alone: bool) -> Row:
-    """Accuracy and macro-F1 that say whether one class is the only answer of a model.
+    """Accuracy and macro-F1 that show whether a model predicts one class only.
 
     Macro-F1 is then 2a / (1 + a) by a whole number of classes, where a is the accuracy.
     """
@@ -138,9 +138,9 @@ def one_class(metric: str, value: float, is_alone: bool) -> Row:
 
 
 def check_racu(study: Row, run: fs.Result) -> None:
-    """Refuse a run whose RACU is not that of the summary, seed by seed and as it is quoted.
+    """Refuse a run whose RACU differs from the summary, by seed or as quoted.
 
-    An interval of rounded numbers may differ in its third digit, by ties of the bootstrap.
+    An interval of rounded numbers may differ in its third digit, because of ties in the bootstrap.
     """
     again = {(row["measure"], row["procedure"]): row for row in run.racu().to_pylist()}
     for row in rows_of(study["racu_by_seed"]):
@@ -157,7 +157,7 @@ def check_racu(study: Row, run: fs.Result) -> None:
 
 
 def without_sentences(study: Row) -> Row:
-    """What must stay as it is."""
+    """The entries that must not change."""
     rest = {name: held for name, held in study.items() if name not in SENTENCES}
     if "runs" in study:
         rest["runs"] = {
@@ -177,7 +177,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
             continue
         text = written(rewritten(study))
         if without_sentences(json.loads(text)) != without_sentences(study):
-            raise SystemExit(f"{file} would hold other numbers: it is not written")
+            raise SystemExit(f"{file} would hold other numbers and is not written")
         if text != file.read_text():
             file.write_text(text)
             print(file, flush=True)

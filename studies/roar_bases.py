@@ -1,12 +1,12 @@
-r"""Check loaders: read a data set, train one model on its intact texts, write what both gave.
+r"""Check loaders: read a data set, train one model on its intact texts, write the results.
 
 python studies/roar_bases.py \
   'bAbI-3=babi:data/babi(task=3, train=data/babi/qa3_train.txt)' 'SNLI=snli:data/snli' \
   --out studies/results/roar_bases.json
 
-Names that are in --out already are kept, those given are made again. Where SNLI's folder holds no
-training part its dev part stands in: the first 80 % of the pairs train, the rest validate (cut
-between two premises, so that none is on both sides), and the note says so.
+Names already in --out are kept, those given are made again. If SNLI's folder has no training part,
+its dev part is used instead: the first 80 % of the pairs train, the rest validate (split between
+two premises, so that none is on both sides), and the note says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SNLI_FILES = ("s1", "s2", "labels")
 
 
 def load(spec: str, limit: int | None = None) -> tuple[TextData, str]:
-    """The data of a name, and what stands in for something that is not at hand."""
+    """The data of a name, and a note on what replaces unavailable parts."""
     kind, _, place = spec.partition(":")
     path, bracket, options = place.partition("(")
     folder = Path(path)
@@ -76,7 +76,7 @@ def premise_boundary(premises: Sequence[str], share: float = TRAIN_SHARE) -> int
 
 
 def train_one(data: TextData, *, epochs: int | None, device: str) -> dict[str, Any]:
-    """What a loader gave and how one model with seed 0 did on it."""
+    """The data that a loader returned, and the scores of one model with seed 0."""
     learner: Any = load_learner("bilstm", data, epochs=epochs, device=device)
     tokens = learner.encode(data)
     about = describe(data, tokens)
@@ -102,10 +102,10 @@ def train_one(data: TextData, *, epochs: int | None, device: str) -> dict[str, A
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
-    """Train a model for every name, write after each."""
+    """Train a model for every name; write the file after each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", nargs="+", metavar="NAME=SPEC")
-    parser.add_argument("--limit", type=int, help="use only so many texts of each split")
+    parser.add_argument("--limit", type=int, help="use only this many texts of each split")
     parser.add_argument("--epochs", type=int, help="by default the paper's")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)
@@ -116,7 +116,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     for item in options.data:
         name, equals, spec = item.partition("=")
         if not equals:
-            parser.error(f"'{item}' is no NAME=SPEC, such as 'SNLI=snli:data/snli'")
+            parser.error(f"'{item}' is not of the form NAME=SPEC, such as 'SNLI=snli:data/snli'")
         try:
             data, note = load(spec, options.limit)
         except FaithscopeError as error:

@@ -1,12 +1,12 @@
-r"""Do masks give the class away? Train models that see nothing but where a ROAR run masked.
+r"""Do masks reveal the class? Train models that see only the masks of a ROAR run.
 
 python studies/roar_leakage.py runs/roar_babi1 'babi:data/babi(task=1)' \
   --out studies/results/roar_babi1_leakage.json
 
-Every token that a finished run left unmasked becomes the same unknown word, so only the places of
-the masks (and the question, where there is one) can tell the class. Random masking is the control:
-what its masks tell is the length of a text. Models, seeds and recipe are those of the run. Masks of
-a measure may also tell the class by where its words stand, without having looked at the label.
+Every token that a finished run left unmasked becomes the same unknown word, so only the positions
+of the masks (and the question, if there is one) can reveal the class. Random masking is the
+control: its masks reveal only the length of a text. Models, seeds and recipe are those of the run.
+Masks of a measure may also reveal the class by the positions of its words, without using the label.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RECIPE = ("epochs", "batch_size", "learning_rate")
 
 
 def only_masks(data: TokenData, masks: Masks, unknown: int = UNK) -> TokenData:
-    """The data with masks where a run had them, and one unknown word for any other token."""
+    """The data with the masks of a run, and one unknown word for every other token."""
     ids = {
         name: torch.where(masks[name], data.mask_id, part.ids.masked_fill(part.eligible, unknown))
         for name, part in data.splits
@@ -47,7 +47,7 @@ def only_masks(data: TokenData, masks: Masks, unknown: int = UNK) -> TokenData:
 
 
 def masks_of(folder: Path, run: fs.Result, measure: str, procedure: str, level: int) -> list[Masks]:
-    """What the finished trainings of all seeds masked; an error if a run keeps it no longer."""
+    """The masks of the finished trainings of all seeds; an error if the run no longer has them."""
     jobs = [
         held.curve(measure, procedure, seed)[level]
         for seeds, held in jobs_by_group(run.manifest.plan).items()
@@ -58,7 +58,7 @@ def masks_of(folder: Path, run: fs.Result, measure: str, procedure: str, level: 
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
-    """Train on the masks of every measure, write after each."""
+    """Train on the masks of every measure; write the file after each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("run", type=Path, help="a finished run of the BiLSTM, with its masks")
     parser.add_argument("data", help="its data set")
@@ -77,7 +77,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     except FaithscopeError as error:
         parser.error(str(error))
     if run.manifest.kind != "retrain" or run.manifest.model.name != "bilstm":
-        parser.error(f"'{options.run}' is no ROAR run of the BiLSTM")
+        parser.error(f"'{options.run}' is not a ROAR run of the BiLSTM")
     if not options.out.absolute().parent.is_dir():
         parser.error(f"there is no folder '{options.out.parent}' to write to")
     recipe = {key: getattr(run.manifest.plan.recipe, key) for key in RECIPE}

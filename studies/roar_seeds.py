@@ -1,8 +1,8 @@
-"""How bAbI-1's base models and fully masked models end for many seeds, not only five.
+"""Scores of bAbI-1's base models and fully masked models for many seeds, not only five.
 
 python studies/roar_seeds.py 'babi:data/babi(task=1)' --out studies/results/roar_babi1_seeds.json
 
-All seeds are one pack (models trained together), so on a GPU 64 cost little more than five.
+All seeds are trained together as one pack, so on a GPU 64 cost little more than five.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from faithscope.probes.retrain.learner import Trained
 
 
 def all_masked(data: TokenData) -> TokenData:
-    """Every token that may be masked, masked."""
+    """The data with every maskable token masked."""
     parts = data.splits
     return data.with_ids(
         {name: part.ids.masked_fill(part.eligible, data.mask_id) for name, part in parts}
@@ -40,7 +40,7 @@ def ends(learner: BiLSTMLearner, data: TokenData, seeds: int) -> tuple[list[floa
 def trained(
     learner: BiLSTMLearner, data: Sequence[TokenData], seeds: Sequence[int]
 ) -> list[Trained]:
-    """Train a model for each data set and seed as one pack, telling how far it is."""
+    """Train a model for each data set and seed as one pack, and print the progress."""
     training = learner.begin(data, seeds)
     start, epochs = time.perf_counter(), learner.recipe.epochs
     while not training.is_done:
@@ -49,12 +49,12 @@ def trained(
             mean = sum(training.validation[-1]) / len(seeds)
             left = (time.perf_counter() - start) * (epochs / training.epoch - 1)
             where = f"epoch {training.epoch} of {epochs}, {left:.0f} s left"
-            print(f"  {where}: validation {mean:.3f} in the mean", flush=True)
+            print(f"  {where}: mean validation {mean:.3f}", flush=True)
     return training.finish()
 
 
 def main() -> None:
-    """Train both kinds, write what came out."""
+    """Train both kinds and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data")
     parser.add_argument("--seeds", type=int, default=64)

@@ -2,10 +2,10 @@
 
 python studies/scale_invariance.py --out runs/scale_invariance
 
-Transformer-MM's maps of the 200 bundled images as they are, three times as large, plus one, and
-brought to [0, 1]; SaCo by difference and by ratio; the salience of a group as the sum of its units
-(the paper's) and as their mean. The proof holds for groups of one size; 1,024 pixels in 10 groups
-make two sizes, 102 and 103, which is what is measured here. Two runs, on the CPU in some minutes.
+Transformer-MM's maps of the 200 bundled images unchanged, multiplied by three, plus one, and
+rescaled to [0, 1]; SaCo by difference and by ratio; the salience of a group as the sum of its units
+(the paper's) and as their mean. The proof holds for groups of equal size; 1,024 pixels in 10
+groups give two sizes, 102 and 103, which is measured here. Two runs, a few minutes on a CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import faithscope as fs
 
 
 def main() -> None:
-    """Evaluate the four maps with both saliences of a group."""
+    """Evaluate the four maps with both definitions of group salience."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/scale_invariance"))
     out = parser.parse_args().out

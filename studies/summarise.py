@@ -1,17 +1,17 @@
-"""Write what the reproduction page needs of run folders as small JSON files.
+"""Summarise run folders as small JSON files for the reproduction page.
 
 python studies/summarise.py runs/c10_base runs/k_base --out studies/results
 
-A run folder is what `faithscope run` or `faithscope evaluate --out` wrote. NAME.json has the name
-of the folder and holds for each of its runs the protocol, model, data, cost, machine and versions,
-the summary with its tests, comparisons of methods, correlations of metrics; and, over the runs of
-a study, what each choice moves. Numbers have six digits, nine after the point at most; the same
-folder gives the same file. A model's card is read from beside its weights. Ten thousand images take
-some minutes.
+A run folder is written by `faithscope run` or `faithscope evaluate --out`. NAME.json is named after
+the folder and holds, for each of its runs, the protocol, model, data, cost, machine and versions,
+the summary with its tests, comparisons of methods and correlations of metrics, and, over the runs
+of a study, the effect of each choice. Numbers have six digits, at most nine after the point; the
+same folder gives the same file. A model's card is read from the folder of its weights. Ten thousand
+images take a few minutes.
 
-A run folder does not know which command made it. To have the command on the page, put it into
-command.txt in the folder, one command a line; lines with # are remarks. Without it the summary says
-so, with what the manifest knows:
+A run folder does not record the command that made it. To show the command on the page, write it to
+command.txt in the folder, one command per line; lines with # are comments. Without this file the
+summary says so and lists what the manifest contains:
 
 echo "faithscope run studies/choice_of_k.yaml --out runs/k_base --yes" > runs/k_base/command.txt
 """
@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 RESAMPLES = 200
 FEW = 6
-"""Up to so many methods all comparisons are kept."""
+"""With at most this many methods, all comparisons are kept."""
 CARD = ("architecture", "parameters", "test_accuracy", "test_images", "epochs", "minutes", "seed")
 COST = (
     *("response_passes", "explanation_passes", "seconds", "explain_seconds"),
@@ -49,7 +49,7 @@ BUNDLED = Path(fs.__file__).parent / "bundled"
 
 
 def summarise(folder: Path) -> Row:
-    """Everything that the page may quote of a run or a study."""
+    """Everything the page may quote from a run or a study."""
     runs = fs.load_results(folder)
     alone = len(runs.results) == 1
     labelled = dict.fromkeys(["run"], *runs.results.values()) if alone else runs.labelled
@@ -67,7 +67,7 @@ def summarise(folder: Path) -> Row:
 
 
 def command(folder: Path, results: Sequence[fs.Result]) -> list[str]:
-    """What made the runs: command.txt, or a note of what the manifests know."""
+    """The commands in command.txt, or a note on what the manifests contain."""
     file = folder / "command.txt"
     if file.exists():
         return file.read_text().strip().splitlines()
@@ -128,12 +128,12 @@ def describe(result: fs.Result) -> Row:
 
 
 def protocol(result: fs.Result) -> Row:
-    """The options that decide what a number means; one that was not asked for is left out."""
+    """The options that affect the numbers; options that were not set are left out."""
     return {name: value for name, value in result.manifest.protocol.items() if value is not None}
 
 
 def card(name: str) -> Row:
-    """How a model was trained and how good it is, from the card beside its weights."""
+    """How a model was trained and its accuracy, from the card next to its weights."""
     kind, _, place = name.partition(":")
     files = {
         "file": Path(place).with_suffix(".json"),
@@ -165,11 +165,11 @@ def outstanding(result: fs.Result, metric: str) -> set[str]:
 
 
 def over_images(result: fs.Result) -> list[Row]:
-    """Do two metrics order the images alike? Spearman over images, mean over explanation methods.
+    """Do two metrics rank images similarly? Spearman over images, mean over explanation methods.
 
     This is how the paper correlates metrics; `correlations` asks, image by image, whether they
-    order the methods alike. The interval is a percentile bootstrap over images, ranked anew each
-    time; + means that the metrics agree.
+    rank the methods similarly. The interval is a percentile bootstrap over images, ranked again
+    each time; + means that the metrics agree.
     """
     shown = [not about.is_random for about in result.manifest.methods.values()]
     ways = [1 if about.higher_is_better else -1 for about in result.manifest.metrics.values()]
@@ -227,13 +227,13 @@ def k_used(result: fs.Result) -> dict[str, dict[str, int]]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Row:
-    """Rows with the same names, which are written once."""
+    """Rows with the same columns, whose names are written once."""
     columns = list(rows[0]) if rows else []
     return {"columns": columns, "rows": [[row[name] for name in columns] for row in rows]}
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: six digits, null for what is not a number."""
+    """A value for JSON: six digits, null for non-finite numbers."""
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -244,7 +244,7 @@ def plain(value: Any) -> Any:
 
 
 def written(found: Row) -> str:
-    """JSON with a line for every row of a table."""
+    """JSON with one line for every row of a table."""
     text = json.dumps(plain(found), indent=1, ensure_ascii=False)
     return re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda part: " ".join(part[0].split()), text) + "\n"
 

@@ -1,16 +1,16 @@
-"""Write what the reproduction page needs of a ROAR run as a small JSON file.
+"""Summarise a ROAR run as a small JSON file for the reproduction page.
 
 python studies/summarise_roar.py runs/roar_babi1 --data 'babi:data/babi(task=1)'
 
-As studies/summarise.py does for images: NAME.json has the name of the folder and holds the command
+Like studies/summarise.py for images: NAME.json is named after the folder and holds the command
 (command.txt of the folder), data, model, protocol, cost and machine, whether the models of the
 intact texts learnt anything, every curve with its intervals and its values by seed (RACU can be
-computed again from them), RACU by seed, left out one seed at a time, and its paired differences
+computed again from them), RACU by seed and with one seed left out, and its paired differences
 between procedures and between measures, the trainings at both ends with their validation, sparsity
 and compute time. Fewer than three seeds have no intervals (null), one-token steps no RACU. `--data`
-adds the share of each class in each split, the words that tell most of the class and how many words
-have a pretrained vector. The same folder gives the same file; a model's folder is named by its last
-part only.
+adds the share of each class in each split, the words with the most information on the class and how
+many words have a pretrained vector. The same folder gives the same file; of a model's folder only
+the last part of its path is named.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from faithscope.report.trainings import clips, sparsity_rows, time_rows
 from faithscope.verdicts.statistics import interval_or_nan
 
 ENDS = (0, 100)
-"""Levels whose trainings are told one by one."""
+"""Levels whose trainings are listed one by one."""
 TELLING = 6
-"""How many of the words that tell most of the class are named."""
+"""How many of the words with the most information on the class are named."""
 PROTOCOL = ("strategy", "levels", "procedures", "methods", "seeds", "specials")
 COST = (
     *("seconds", "trainings", "training_seconds", "explaining_seconds", "explained"),
@@ -45,10 +45,10 @@ VERSIONS = ("faithscope", "torch")
 
 
 def summarise(folder: Path, data: str | None = None) -> Row:
-    """Everything that the page may quote of the one ROAR run in a folder."""
+    """Everything the page may quote from the one ROAR run in a folder."""
     (result,) = fs.load_results(folder).results.values()
     if result.manifest.kind != "retrain":
-        raise SystemExit(f"{folder} is no ROAR run: python studies/summarise.py {folder}")
+        raise SystemExit(f"{folder} is not a ROAR run: python studies/summarise.py {folder}")
     file = folder / "command.txt"
     manifest = result.manifest
     found = {
@@ -89,7 +89,7 @@ def summarise(folder: Path, data: str | None = None) -> Row:
 
 
 def of_data(result: fs.Result) -> Row:
-    """What a manifest says of the data."""
+    """What the manifest says about the data."""
     data, texts = result.manifest.data, result.trained.texts
     return {
         "name": data.name,
@@ -105,7 +105,7 @@ def of_data(result: fs.Result) -> Row:
 
 
 def protocol(result: fs.Result) -> Row:
-    """What decides the numbers: what was asked for, and whether RACU was clipped."""
+    """The options that affect the numbers, and whether RACU was clipped."""
     asked = result.manifest.plan.request
     held = {name: getattr(asked, name) for name in PROTOCOL}
     found = {
@@ -118,7 +118,7 @@ def protocol(result: fs.Result) -> Row:
 
 
 def without_place(value: Any, model: str) -> Any:
-    """The same with a model that is a folder named by its last part, wherever it is named.
+    """The same with a model's folder replaced by the last part of its path.
 
     >>> without_place({"headline": "By ROAR of hf:/mine/minilm on sst"}, "hf:/mine/minilm")
     {'headline': 'By ROAR of hf:minilm on sst'}
@@ -134,16 +134,18 @@ def without_place(value: Any, model: str) -> Any:
 
 
 def about_data(result: fs.Result, data: str) -> Row:
-    """What a manifest does not say of the very data that was run.
+    """What the manifest does not say about the data of the run.
 
-    The share of each class that occurs, by split, the words that tell most of the class, and the
-    size of pretrained vectors with how many words of the vocabulary have one.
+    The share of each class by split, the words with the most information on the class, and the
+    size of pretrained vectors with the number of words that have one.
     """
     texts = load_text(data)
     if fingerprint(texts) != result.manifest.data.fingerprint:
         raise SystemExit(f"'{data}' is other data than the run's: give the data that was run.")
     tokens = Vocabulary.of(texts).encode(texts)
-    told = word_information(tokens.train, len(tokens.words), len(texts.classes), (PAD, CLS, EOS))
+    information = word_information(
+        tokens.train, len(tokens.words), len(texts.classes), (PAD, CLS, EOS)
+    )
     return {
         "classes": {
             name: {
@@ -152,7 +154,7 @@ def about_data(result: fs.Result, data: str) -> Row:
             }
             for name, split in texts.splits
         },
-        "telling_words": [tokens.words[i] for i in told.argsort(descending=True)[:TELLING]],
+        "telling_words": [tokens.words[i] for i in information.argsort(descending=True)[:TELLING]],
         "vectors": None
         if (known := texts.vectors) is None
         else {"size": known.size, "words": sum(word in known.vectors for word in tokens.words)},
@@ -187,7 +189,7 @@ def racu_rows(result: fs.Result) -> list[Row]:
 
 
 def known_racu(result: fs.Result, clip: bool | None = None) -> list[Row]:
-    """RACU's rows; none where tokens were counted, because it is relative to masking all."""
+    """RACU's rows; none for token counts, because RACU is relative to masking everything."""
     return list(result.racu(clip).to_pylist()) if result.trained.is_relative else []
 
 
@@ -201,7 +203,7 @@ def by_seed(result: fs.Result) -> list[Row]:
 
 
 def left_out(result: fs.Result) -> list[Row]:
-    """RACU over all seeds but one: how much hangs on it."""
+    """RACU over all seeds but one: how much depends on it."""
     return [
         {
             "measure": row["measure"],
@@ -217,7 +219,7 @@ def left_out(result: fs.Result) -> list[Row]:
 
 
 def between_procedures(result: fs.Result) -> list[Row]:
-    """By measure, RACU of Recursive ROAR less that of ROAR, paired by seed."""
+    """By measure, RACU of Recursive ROAR minus that of ROAR, paired by seed."""
     if len(result.procedures) < 2:
         return []
     found = racu_values(result)
@@ -229,7 +231,7 @@ def between_procedures(result: fs.Result) -> list[Row]:
 
 
 def between_measures(result: fs.Result) -> list[Row]:
-    """By procedure and pair of measures, RACU of the second less that of the first, by seed."""
+    """By procedure and pair of measures, RACU of the second minus the first, paired by seed."""
     found = racu_values(result)
     names = [name for name in result.methods if (name, result.procedures[0]) in found]
     return [
@@ -245,27 +247,27 @@ def between_measures(result: fs.Result) -> list[Row]:
 
 
 def racu_values(result: fs.Result) -> dict[tuple[str, str], list[float]]:
-    """RACU by measure and procedure: one number a seed."""
+    """RACU by measure and procedure: one number per seed."""
     rows = known_racu(result)
     return {(row["measure"], row["procedure"]): row["values"] for row in rows}
 
 
 def difference(first: Iterable[float], second: Iterable[float]) -> Row:
-    """The second less the first, paired, with its interval."""
+    """The second minus the first, paired, with its interval."""
     pairs = zip(first, second, strict=True)
     found = interval([after - before for before, after in pairs])
     return {"difference": found.pop("mean"), **found}
 
 
 def interval(numbers: list[float]) -> Row:
-    """A mean over the seeds that have a number, with its interval if they are three or more."""
+    """A mean over the seeds that have a number, with its interval if there are three or more."""
     known = [number for number in numbers if math.isfinite(number)]
     found = interval_or_nan(known) if known else [math.nan] * 3
     return dict(zip(("mean", "ci_low", "ci_high"), found, strict=True))
 
 
 def trainings(result: fs.Result, k: int) -> list[Row]:
-    """The trainings of a level that all measures share: how they were tested and validated."""
+    """The trainings of a level that all measures share, with test and validation scores."""
     curves, rows = result.trained, []
     for row in result.trainings.to_pylist():
         place = row["measure"], row["procedure"], row["metric"], row["k"]

@@ -39,13 +39,13 @@ def test_model_dependent(tmp_path):
     summary(tmp_path, "roar_sst_minilm", measures=GRADIENTS, shift=0.3)
     assert judged(tmp_path, rule) == "agrees"
     summary(tmp_path, "roar_sst_minilm", measures=GRADIENTS, shift=0.3, seeds=2)
-    assert judged(tmp_path, rule) == "not told"
+    assert judged(tmp_path, rule) == "inconclusive"
 
 
 def test_task_dependent(tmp_path, monkeypatch):
     rule = text_findings.task_dependent
     summary(tmp_path, "roar_babi1")
-    assert judged(tmp_path, rule) == "not told"
+    assert judged(tmp_path, rule) == "inconclusive"
     summary(tmp_path, "roar_sst", shift=0.1)
     assert judged(tmp_path, rule) == "disagrees"
     monkeypatch.setitem(roar_runs.STRENGTHS, "attention", 0.05)
@@ -97,13 +97,13 @@ def test_several_comparisons_share_the_five_percent():
     assert text_numbers.above(row, comparisons=1) and not text_numbers.above(row, comparisons=64)
 
 
-def test_what_only_one_interval_says_is_not_called_sure(tmp_path, monkeypatch):
+def test_what_only_one_interval_says_is_not_called_significant(tmp_path, monkeypatch):
     monkeypatch.setitem(roar_runs.STRENGTHS, "integrated_gradients", 0.22)
     summary(tmp_path, "roar_babi1", seeds=3, noise=0.02)
     (run,) = text_runs.runs(page.Summaries(tmp_path))
     gap = run.between("gradient", "integrated_gradients")
     said = text_findings.loose_words([run], 8)
-    by = "at 95 % for this one alone" if text_numbers.below(gap) else "BCa's interval alone"
+    by = "at 95 % for this comparison alone" if text_numbers.below(gap) else "BCa interval alone"
     assert f"below gradient on bAbI-1 ({by})" in said
     assert not text_numbers.below(gap, comparisons=8)
 
@@ -123,7 +123,7 @@ def test_racu_without_models_that_answer_one_class(tmp_path):
         study["racu"]["rows"] = [[*row[:2], 0.9, *row[3:]] for row in study["racu"]["rows"]]
     (run,) = text_runs.runs(page.Summaries(tmp_path))
     said = text_leakage.one_class_words(run)
-    assert said.startswith("On bAbI-1 2 of 27 models of texts masked by gradient answer one class")
+    assert said.startswith("On bAbI-1, 2 of 27 models trained on texts masked by gradient")
     curve = run.values("gradient")[1]
     line = [curve[3] + (curve[6] - curve[3]) * step / 3 for step in (1, 2)]
     repaired = racu(
@@ -165,7 +165,7 @@ def test_the_step_to_all_masked_is_no_measures(tmp_path):
 def test_class_leakage(tmp_path):
     rule = text_findings.class_leakage
     summary(tmp_path, "roar_babi1", noise=0.001)
-    assert judged(tmp_path, rule) == "not told"
+    assert judged(tmp_path, rule) == "inconclusive"
     with rewritten(tmp_path, "roar_babi1") as study:
         columns = study["values"]["columns"]
         for row in study["values"]["rows"]:
@@ -181,25 +181,25 @@ def test_class_leakage(tmp_path):
     assert "to 80 %" in found.numbers
 
 
-def test_masks_alone_may_tell_the_class(tmp_path):
+def test_masks_alone_may_reveal_the_class(tmp_path):
     summary(tmp_path, "roar_babi1", noise=0.001)
     file = tmp_path / "roar_babi1_leakage.json"
     probe = {"procedure": "recursive", "level": 90, "seeds": [0, 1, 2, 3, 4], "epochs": 7}
     probe |= {"command": "python studies/roar_leakage.py x"}
     steady, unsteady = [0.3, 0.31, 0.3, 0.29, 0.3], [0.6, 0.1, 0.3, 0.2, 0.25]
-    for masks, verdict in ((steady, "agrees in part"), (unsteady, "not told")):
+    for masks, verdict in ((steady, "agrees in part"), (unsteady, "inconclusive")):
         scores = {"random": [0.2, 0.21, 0.19, 0.2, 0.2], "gradient": masks, "attention": unsteady}
         file.write_text(json.dumps({**probe, "scores": scores}))
         found = text_findings.class_leakage(page.Summaries(tmp_path))
         assert found.verdict == verdict
-        assert ("masks of gradient surely give it away" in found.said) == (masks is steady)
+        assert ("masks of gradient reveal significantly more" in found.said) == (masks is steady)
     assert "With random masks such models reach 20.0 %" in found.said
     gap = text_leakage.mask_gaps(page.Summaries(tmp_path))["gradient"]
     exact = ttest_rel(unsteady, scores["random"]).confidence_interval(0.975)  # two measures
     assert (gap["ci_low"], gap["ci_high"]) == pytest.approx((exact.low, exact.high))
 
 
-def test_single_seeds_that_recover_are_told(tmp_path):
+def test_single_seeds_that_recover_are_reported(tmp_path):
     summary(tmp_path, "roar_babi1", measures=("attention", "random"), noise=0.001)
     assert "Single seeds" not in text_findings.class_leakage(page.Summaries(tmp_path)).said
     with rewritten(tmp_path, "roar_babi1") as study:
@@ -207,7 +207,7 @@ def test_single_seeds_that_recover_are_told(tmp_path):
             if row[:3] == ["attention", "recursive", 2]:
                 row[3:] = [0.9, 0.2, 0.7, *[0.5] * 7, 0.2]
     said = text_findings.class_leakage(page.Summaries(tmp_path)).said
-    assert "of 10 curves of one seed 1 (on bAbI-1) fall to guessing" in said
+    assert "of 10 curves of one seed, 1 (on bAbI-1) fall to chance" in said
     assert "from 20.0 % at 10 % masked to 70.0 % at 20 %" in said
 
 
@@ -216,7 +216,7 @@ def test_models_that_learnt_nothing_give_no_verdict(tmp_path):
     with rewritten(tmp_path, "roar_babi1") as study:
         study["learnt"] = False
     have = page.Summaries(tmp_path)
-    assert {finding.verdict for finding in text_findings.findings(have)} == {"not told"}
+    assert {finding.verdict for finding in text_findings.findings(have)} == {"inconclusive"}
     assert "learnt nothing: bAbI-1" in text_findings.text_findings(have)
 
 
@@ -233,7 +233,7 @@ def test_welchs_interval_is_scipys():
     assert text_numbers.welch(one[:2], two)["ci_low"] is None
 
 
-def test_surely_needs_students_interval_too():
+def test_significance_needs_the_student_interval_too():
     values = [0.3, 0.02, 0.25, -0.01, 0.4]
     theirs = ttest_1samp(values, 0).confidence_interval(0.95)
     ours = text_numbers.student(values)
@@ -251,7 +251,7 @@ def test_surely_needs_students_interval_too():
     assert not text_numbers.above(text_numbers.with_interval([0.3, 0.31]))
 
 
-def test_the_looser_rule_is_told_where_it_says_something_else(tmp_path):
+def test_the_looser_rule_is_reported_where_it_differs(tmp_path):
     summary(tmp_path, "roar_babi1")
     have = page.Summaries(tmp_path)
     assert "alone: the same six verdicts." in text_findings.text_findings(have)

@@ -1,7 +1,7 @@
 """Measures for text: how much each token mattered to the gold label's logit.
 
 As for images, a measure declares the evidence it needs and is a short function of it; a model that
-can be explained gives the evidence (probes/retrain/bilstm.py, models/text_classifier.py).
+can be explained gives the evidence (methods/bilstm.py, methods/encoder.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What findings say in sentences, of both kinds of run; no sentence is written anywhere else."""
+"""What the findings of a run say in sentences, for both kinds of run.
+
+Captions stand beside the table or plot that they explain.
+"""
 
 from __future__ import annotations
 
