@@ -109,6 +109,16 @@ def test_attention_can_be_read_whichever_kernel_hugging_face_runs(name: str):
     torch.testing.assert_close(*maps, rtol=0, atol=1e-6)
 
 
+def test_attention_can_be_read_with_fused_kernels_on_or_off():
+    family, maps = FAMILIES["timm_vit"], []
+    for fused in (True, False):
+        module = family.module()
+        for block in module.blocks:
+            block.attn.fused_attn = fused
+        maps.append(fs.explain(module, family.images(), "rollout"))
+    torch.testing.assert_close(*maps, rtol=0, atol=1e-12)
+
+
 # What cannot be adapted
 
 

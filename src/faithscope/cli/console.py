@@ -259,7 +259,8 @@ def _heading(found: Findings) -> str:
     from faithscope.verdicts.sentences import counted, percent
 
     model, data = found.manifest.model, found.manifest.data
-    untrained = ", random weights," if model.weights == "random" else ""
+    is_untrained = model.weights == "random" and model.recipe is None
+    untrained = ", random weights," if is_untrained else ""
     right = "" if data.accuracy is None else f" (accuracy {percent(data.accuracy)})"
     count = counted(len(found.replicates), found.replicate.word)
     return f"{model.name}{untrained} on {data.name}: {count}{right}"
