@@ -277,32 +277,10 @@ def prepare(
         raise FaithscopeError(
             f"maps must be given by name, maps={{'mine': …}}, got {type(maps).__name__}."
         )
-    method_names, methods_given = (None, {}) if methods is None else named_objects(methods)
-    metric_names, metrics_given = named_objects(metrics)
     goal, goal_name = _target(target)
-    model_name, model_given = _named(model)
-    data_name, data_given = _named(data)
-    request = check_request(
-        Perturb,
-        {
-            "model": model_name,
-            "data": data_name,
-            "methods": method_names,
-            "metrics": metric_names,
-            "target": goal_name,
-            **options,
-        },
-    )
-    given = Given(
-        model=model_given,
-        data=data_given,
-        methods=methods_given,
-        metrics=metrics_given,
-        labels=labels,
-        maps=maps or {},
-        target=goal,
-    )
-    return prepare_request(request, given)
+    options = {"target": goal_name, **options}
+    given = {"labels": labels, "maps": maps or {}, "target": goal}
+    return _prepare(Perturb, model, data, methods, metrics, options, **given)
 
 
 def prepare_roar(
@@ -314,22 +292,27 @@ def prepare_roar(
     **options: Any,
 ) -> Prepared:
     """Check a request for ROAR and encode its texts; the arguments are those of `fs.roar`."""
-    measure_names, measures_given = named_objects(measures)
-    metric_names, metrics_given = named_objects(metrics)
-    model_name, model_given = _named(model)
-    data_name, data_given = _named(data)
-    request = check_request(
-        Retrain,
-        {
-            "model": model_name,
-            "data": data_name,
-            "methods": measure_names,
-            "metrics": metric_names,
-            **options,
-        },
-    )
-    given = Given(model=model_given, data=data_given, methods=measures_given, metrics=metrics_given)
-    return prepare_request(request, given)
+    return _prepare(Retrain, model, data, measures, metrics, options)
+
+
+def _prepare(
+    kind: type[Request],
+    model: Any,
+    data: Any,
+    methods: Any,
+    metrics: Any,
+    options: Mapping[str, Any],
+    **given: Any,
+) -> Prepared:
+    """Names go into the request, the objects behind them beside it."""
+    model_name, model = _named(model)
+    data_name, data = _named(data)
+    method_names, methods = (None, {}) if methods is None else named_objects(methods)
+    metric_names, metrics = named_objects(metrics)
+    names = {"model": model_name, "data": data_name, "methods": method_names}
+    request = check_request(kind, {**names, "metrics": metric_names, **options})
+    held = Given(model=model, data=data, methods=methods, metrics=metrics, **given)
+    return prepare_request(request, held)
 
 
 def prepare_request(request: Request, given: Given | None = None) -> Prepared:

@@ -82,7 +82,7 @@ class Result(Findings):
 
     def report(self, path: str | Path) -> Path:
         """Write one self-contained HTML page."""
-        from faithscope.report import write_page
+        from faithscope.report.page import write_page
 
         return write_page(self, Path(path))
 

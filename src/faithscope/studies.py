@@ -20,7 +20,9 @@ from faithscope.api import Prepared, prepare_request
 from faithscope.errors import FaithscopeError, choose, unknown
 from faithscope.models import Model, load_model
 from faithscope.probes import probe_of
-from faithscope.report import write_figures, write_page, write_tables
+from faithscope.report.page import write_page
+from faithscope.report.plots import write_figures
+from faithscope.report.tables import write_tables
 from faithscope.request import (
     KINDS,
     Given,

@@ -31,8 +31,8 @@ import faithscope as fs
 from conftest import randn, single_vit, tiny_vit
 from faithscope.data import LazyImages
 from faithscope.data.pictures import picture_rows
-from faithscope.report import write_page
 from faithscope.report.figures import paint
+from faithscope.report.page import write_page
 from faithscope.report.removal import removal_groups
 from faithscope.runs.cards import MethodCard
 from faithscope.runs.tables import SCHEMAS, table_of_rows

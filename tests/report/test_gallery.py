@@ -15,8 +15,8 @@ from PIL import Image
 import faithscope as fs
 from conftest import randn, single_vit, tiny_vit
 from faithscope.data.pictures import photographs, picture_rows, scale_map
-from faithscope.report import write_page
 from faithscope.report.gallery import _halved, disagreement, make_gallery
+from faithscope.report.page import write_page
 from faithscope.runs.tables import table_of_rows
 
 EVIL = "</script><script>alert(1)</script>"

@@ -15,7 +15,9 @@ from PIL import Image
 
 import faithscope as fs
 from conftest import randn, single_vit, tiny_vit
-from faithscope.report import draw_explanations, lines, plots, write_page
+from faithscope.report import lines, plots
+from faithscope.report.figures import draw_explanations
+from faithscope.report.page import write_page
 from faithscope.report.removal import removal_curves
 from faithscope.report.style import wrap_label
 from faithscope.report.tables import written

@@ -17,9 +17,8 @@ from PIL import Image
 import faithscope as fs
 from commands import fails, run
 from conftest import randn, score_maps, tiny_vit, toy
-from faithscope.report import draw_story, read_story
 from faithscope.report.removal import pair_parts, removal_groups
-from faithscope.report.story import fit, text_width
+from faithscope.report.story import draw_story, fit, read_story, text_width
 
 METRICS = ("saco", "aopc")
 

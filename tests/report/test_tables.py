@@ -11,9 +11,9 @@ from rich.console import Console
 
 import faithscope as fs
 from conftest import randn, tiny_vit
-from faithscope.report import write_figures, write_tables
+from faithscope.report.plots import write_figures
 from faithscope.report.table import PERCENT, Head, Name, Number, Table, as_csv, escape_latex
-from faithscope.report.tables import comparison_table, scores_table, sensitivity_table
+from faithscope.report.tables import comparison_table, scores_table, sensitivity_table, write_tables
 
 NAMES = ("[2pt] a & b_c", "100 % $x$ #~^\\{", '*|<i>\nnew, "line"', "plain_name")
 

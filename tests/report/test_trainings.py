@@ -20,7 +20,11 @@ from conftest import randn, tiny_vit
 from faithscope.cli.console import show_result
 from faithscope.data.text_sources import describe, load_text
 from faithscope.data.vocabulary import Vocabulary
-from faithscope.report import draw_synthetic, lines, render_page, write_figures, write_tables
+from faithscope.report import lines
+from faithscope.report.lines import draw_synthetic
+from faithscope.report.page import render_page
+from faithscope.report.plots import write_figures
+from faithscope.report.tables import write_tables
 from faithscope.report.texts import MOST_WORDS
 from faithscope.report.trainings import racu_table, sparsity_rows
 from faithscope.runs.cards import Vectors

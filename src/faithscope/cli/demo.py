@@ -69,7 +69,7 @@ def demo(
     show_result(result)
     with waiting("drawing"):
         from faithscope.data.images import choose_subset
-        from faithscope.report import write_page
+        from faithscope.report.page import write_page
 
         everything = next(data.batches(len(data))).images
         places = choose_subset(len(everything), DEMO_PICTURES, None)

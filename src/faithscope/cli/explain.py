@@ -117,7 +117,7 @@ def explain(
         _tell(classes, scores)
     with waiting("drawing"):
         if story:
-            from faithscope.report import draw_story
+            from faithscope.report.story import draw_story
 
             maps = _maps(loaded, inputs, methods, result, [0], units=request.units)
             draw_story(loaded, inputs, maps, result, path)
@@ -137,7 +137,7 @@ def _sacos(result: Result) -> dict[str, dict[str, Any]]:
 
 def _story_numbers(result: Result) -> dict[str, dict[str, Any]]:
     """Scores, groups and curve of each method."""
-    from faithscope.report import read_story
+    from faithscope.report.story import read_story
 
     return {method: row.as_data() for method, row in read_story(result).items()}
 
@@ -207,7 +207,7 @@ def draw(
     places: list[int],
 ) -> None:
     """Draw the images at some places of a result, their maps, and the scores the result holds."""
-    from faithscope.report import draw_explanations
+    from faithscope.report.figures import draw_explanations
 
     samples = result.samples.take(places).to_pylist()
     protocol = result.manifest.protocol

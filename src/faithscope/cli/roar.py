@@ -184,7 +184,8 @@ def run_demo(out: Path, device: str, as_json: bool) -> None:
         from faithscope.models import choose_device
         from faithscope.probes.retrain.bilstm import BiLSTMLearner
         from faithscope.probes.retrain.learner import Recipe
-        from faithscope.report import draw_synthetic, write_figures
+        from faithscope.report.lines import draw_synthetic
+        from faithscope.report.plots import write_figures
 
         data = load_text(DEMO["data"])
         learner = BiLSTMLearner(
