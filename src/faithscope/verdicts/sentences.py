@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from faithscope.runs.cards import Doubt, Stopping
@@ -15,6 +16,8 @@ from faithscope.verdicts.findings import Findings, Series
 
 Row = dict[str, Any]
 
+RECOVERIES = 4
+"""Seeds that fall and recover which are named before the rest is only counted."""
 TEST_METRICS = {
     "accuracy": "accuracy",
     "macro_f1": "macro-F1",
@@ -243,7 +246,13 @@ def flags(found: Findings) -> list[str]:
 
 def warnings(found: Findings) -> list[str]:
     """What a reader must know before trusting the numbers, a sentence each."""
-    return [_DOUBTS[doubt.kind](found, doubt) for doubt in found.manifest.doubts]
+    said = []
+    for kind, same in groupby(found.manifest.doubts, key=lambda doubt: doubt.kind):
+        if kind in _DOUBTS:
+            said += [_DOUBTS[kind](found, doubt) for doubt in same]
+        else:
+            said.append(_DOUBTS_TOGETHER[kind](found, list(same)))
+    return said
 
 
 def _few_seeds(found: Findings, doubt: Doubt) -> str:
@@ -252,17 +261,12 @@ def _few_seeds(found: Findings, doubt: Doubt) -> str:
 
 
 def _diverged(found: Findings, doubt: Doubt) -> str:
-    more = _more(doubt, " and")
+    left = (doubt.count or 0) - len(doubt.names)
+    more = f" and {left:,} more" if left > 0 else ""
     return (
         f"{', '.join(doubt.names)}{more} diverged: the cross-entropy on the test split is not "
         "finite, so their numbers mean nothing; a lower learning rate may help."
     )
-
-
-def _more(doubt: Doubt, joint: str) -> str:
-    """How many there are beyond those that are named."""
-    left = (doubt.count or 0) - len(doubt.names)
-    return f"{joint} {left:,} more" if left > 0 else ""
 
 
 def _unlearned(found: Findings, doubt: Doubt) -> str:
@@ -297,8 +301,13 @@ def _floored(found: Findings, doubt: Doubt) -> str:
     )
 
 
-def _clipped(found: Findings, doubt: Doubt) -> str:
-    return f"RACU was beyond ±100 % and is clipped to it: {'; '.join(doubt.names)}."
+def _clipped(found: Findings, doubts: Sequence[Doubt]) -> str:
+    by_seed = {
+        seed: [f"{case.method} ({case.procedure})" for case in doubts if seed in case.seeds]
+        for seed in sorted({seed for case in doubts for seed in case.seeds})
+    }
+    cases = "; ".join(f"seed {seed}, {', '.join(names)}" for seed, names in by_seed.items())
+    return f"RACU was beyond ±100 % and is clipped to it: {cases}."
 
 
 def _counted(found: Findings, doubt: Doubt) -> str:
@@ -318,15 +327,23 @@ def _rising(found: Findings, doubt: Doubt) -> str:
     )
 
 
-def _recovery(found: Findings, doubt: Doubt) -> str:
-    more = _more(doubt, "; and")
+def _recovery(found: Findings, doubts: Sequence[Doubt]) -> str:
+    cases = []
+    for case in doubts[:RECOVERIES]:
+        low, high = (
+            f"{test_score(found.trained.metric, number)} at {level} %"
+            for number, level in zip(case.numbers, case.levels, strict=True)
+        )
+        cases.append(f"{case.method} ({case.procedure}), seed {case.seeds[0]}: {low}, {high}")
+    if more := len(doubts) - len(cases):
+        cases.append(f"and {more:,} more")
     answers = Counter(row["measure"] for row in found.trained.one_class())
     counts = ", ".join(f"{measure} {count:,}" for measure, count in answers.items())
     other = f" Trainings on masked texts that answer one class only: {counts}." if answers else ""
     return (
         "Performance falls to guessing and is higher again with more masked, which lost tokens "
         "cannot do: a training failed there or the masks give the class away, and RACU takes the "
-        f"fall for tokens that mattered ({'; '.join(doubt.names)}{more}).{other}"
+        f"fall for tokens that mattered ({'; '.join(cases)}).{other}"
     )
 
 
@@ -341,13 +358,13 @@ _DOUBTS = {
     "no_loss": _no_loss,
     "sign_turned": _sign_turned,
     "floored": _floored,
-    "clipped": _clipped,
     "counted": _counted,
     "rising": _rising,
-    "recovery": _recovery,
     "truncated": _truncated,
 }
 """The sentence for every kind of doubt."""
+_DOUBTS_TOGETHER = {"clipped": _clipped, "recovery": _recovery}
+"""The same for those that share one sentence."""
 
 
 def ends_sentence(found: Findings) -> str:

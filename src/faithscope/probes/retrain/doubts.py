@@ -9,13 +9,10 @@ from faithscope.metrics import TrainingMetric
 from faithscope.probes.retrain.leakage import leaks, recoveries
 from faithscope.runs.cards import Doubt
 from faithscope.verdicts.curves import BASELINE, Trainings
-from faithscope.verdicts.sentences import test_score
 from faithscope.verdicts.statistics import FEWEST_SEEDS
 
 NAMED = 5
 """Trainings that are named before the rest is only counted."""
-CASES = 4
-"""The same of seeds that recover."""
 
 
 def doubts_of(curves: Trainings, metrics: Sequence[TrainingMetric]) -> tuple[Doubt, ...]:
@@ -72,14 +69,11 @@ def _racu(curves: Trainings, metrics: Sequence[TrainingMetric]) -> Iterator[Doub
     without = {seed for row in rows for seed in row["degenerate"]}  # nothing is lost, not all
     if floored := [seed for seed in _floored(curves) if seed not in without]:
         yield Doubt(kind="floored", seeds=tuple(floored), levels=(curves.levels[1],))
-    beyond: dict[int, list[str]] = {}
     for row in rows if any(getattr(metric, "clip", False) for metric in own) else []:
-        for seed, value in zip(curves.seeds, row["values"], strict=True):
-            if abs(value) > 1:
-                beyond.setdefault(seed, []).append(f"{row['measure']} ({row['procedure']})")
-    if beyond:
-        cases = (f"seed {seed}, {', '.join(beyond[seed])}" for seed in sorted(beyond))
-        yield Doubt(kind="clipped", names=tuple(cases))
+        values = zip(curves.seeds, row["values"], strict=True)
+        if seeds := tuple(seed for seed, value in values if abs(value) > 1):
+            place = {"method": row["measure"], "procedure": row["procedure"]}
+            yield Doubt(kind="clipped", seeds=seeds, **place)
 
 
 def _floored(curves: Trainings) -> list[int]:
@@ -117,17 +111,17 @@ def _recoveries(curves: Trainings) -> Iterator[Doubt]:
     """Single seeds that fall to guessing and know more again when more is masked."""
     if not curves.is_relative or curves.is_unlearned or not curves.is_better_higher:
         return
-    cases = []
     for measure, procedure in curves.kinds:
         values = curves.values(measure, procedure)
         for seed, *ends in recoveries(values, curves.tested):
-            low, high = (
-                f"{test_score(curves.metric, values[seed, place])} at {curves.levels[place]} %"
-                for place in ends
+            yield Doubt(
+                kind="recovery",
+                method=measure,
+                procedure=procedure,
+                seeds=(curves.seeds[seed],),
+                levels=tuple(curves.levels[place] for place in ends),
+                numbers=tuple(float(values[seed, place]) for place in ends),
             )
-            cases.append(f"{measure} ({procedure}), seed {curves.seeds[seed]}: {low}, {high}")
-    if cases:
-        yield Doubt(kind="recovery", names=tuple(cases[:CASES]), count=len(cases))
 
 
 def _truncated(curves: Trainings) -> Iterator[Doubt]:
