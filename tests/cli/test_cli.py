@@ -233,7 +233,7 @@ class TestEvaluate:
         def broken(*_: object, **__: object) -> None:
             raise fs.FaithscopeError("The page cannot be written.")
 
-        monkeypatch.setattr("faithscope.report.write_page", broken)
+        monkeypatch.setattr("faithscope.report.page.write_page", broken)
         request = ("--methods", "gradient", "--metrics", "saco", "--out", tmp_path / "run")
         told = run(
             "evaluate", *tiny, "--data", folder, *request, "--report", tmp_path / "r.html", code=2
@@ -377,7 +377,7 @@ class TestExplain:
         def draw(model: object, images: object, maps: Any, path: Path, **rest: Any) -> None:
             drawn.update(images=images, maps=maps, scores=rest["scores"])
 
-        monkeypatch.setattr("faithscope.report.draw_explanations", draw)
+        monkeypatch.setattr("faithscope.report.figures.draw_explanations", draw)
         request = ("--methods", "random,gradient", "--target", 3, "--out", folder / "x.png")
         run("explain", folder / "0.png", *tiny, *request)
         model = fs.load_model(f"{VIT})", checkpoint=tiny[-1])

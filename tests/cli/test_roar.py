@@ -138,7 +138,7 @@ def test_interrupting_says_what_is_kept_and_the_same_command_goes_on(texts, tmp_
     )
     told = run(*request)
     assert f"resuming the run in {out}" in told.stderr
-    assert "(3 of 4 tasks are finished)" in told.stderr
+    assert "(3 of 4 tasks finished)" in told.stderr
     drop = ["seconds"]
     assert fs.load_result(out).trainings.drop(drop) == whole.trainings.drop(drop)
 

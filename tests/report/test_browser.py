@@ -618,7 +618,7 @@ def test_prints_in_a_few_pages_without_controls(browser, file):
 
 def test_several_runs_are_switched_by_picker_and_links(browser, several, runs):
     with visiting(browser, several) as visit:
-        assert "What the choices of the protocol move" in visit.texts("h2")[0]
+        assert "How the choices of the protocol change the scores" in visit.texts("h2")[0]
         assert visit.page.locator(".overview svg").count() == 1
         assert visit.texts("h1") == ["2 runs: fill mean, black"]
         picker = visit.page.locator("#run-picker")

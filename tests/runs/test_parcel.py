@@ -185,6 +185,9 @@ def test_a_run_over_images_travels_in_the_same_way(tmp_path, monkeypatch):
         pack_run(elsewhere, tmp_path / "done.tar.gz").file, tmp_path / "read"
     ).is_whole
     assert fs.load_result(tmp_path / "read").scores.equals(whole.scores)
+    whole.save(tmp_path / "saved")  # from memory
+    assert unpack_run(pack_run(tmp_path / "saved").file, tmp_path / "copy").is_whole
+    assert fs.load_result(tmp_path / "copy").scores.equals(whole.scores)
     with refused("Only runs of seeds can be joined"):
         unpack_run([made.file, made.file], tmp_path / "both")
 
@@ -599,7 +602,7 @@ def test_the_command_packs_a_run_and_resumes_elsewhere(small, tmp_path, spelled)
     assert_same_bits(fs.load_result(root), fs.load_result(tmp_path / "whole"))
     command("pack", root, "--out", tmp_path / "done.tgz", "--states")
     said = command("unpack", tmp_path / "done.tgz", "--out", tmp_path / "read").stdout
-    assert f"finished: faithscope report {tmp_path / 'read'}" in " ".join(said.split())
+    assert f"next: faithscope report {tmp_path / 'read'}" in " ".join(said.split())
     command("report", tmp_path / "read")
 
 
@@ -640,7 +643,7 @@ def test_the_command_packs_and_unpacks_for_a_program(few, tmp_path):
         "finished": 4,
         "seeds": [0],
         "is_whole": True,
-        "next": f"finished: faithscope report '{root}'",
+        "next": f"next: faithscope report '{root}'",
     }
     told = json.loads(command("pack", root, "--json").stdout)
     file = tmp_path / "a run.tar.gz"

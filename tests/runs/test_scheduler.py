@@ -194,7 +194,7 @@ def test_a_lost_artifact_is_made_again_and_the_first_rows_stay(tmp_path):
         state = look(store, tasks)
         assert [task.id for task in state.todo] == ["a", "b"] and state.again == 1
         told = str(forecast(state, tasks, Toy()))
-    assert told == "2 steps (1 of 2 tasks are finished), 1 of them to be done again, about 1 s"
+    assert told == "2 steps (1 of 2 tasks finished), 1 of them to be done again, about 1 s"
     worker = Toy()
     assert rows(run(tasks, tmp_path, worker)) == rows(run(tasks, None))
     assert worker.computed == ["a", "b"]

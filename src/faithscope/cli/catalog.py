@@ -18,6 +18,8 @@ from faithscope.probes.retrain.learners import TEXT_MODELS
 from faithscope.registry import Registry, format_spec
 
 Entry = dict[str, Any]
+PROBES = {"perturb": "evaluate", "retrain": "roar"}
+"""Probes by the commands that use them."""
 
 
 def list_methods() -> list[Entry]:
@@ -111,6 +113,7 @@ def traits(entry: Entry) -> str:
     'pixel map · reads gradient · steps=50'
     """
     short = [
+        PROBES.get(entry.get("probe", ""), ""),
         f"{entry['granularity']} map" if "granularity" in entry else "",
         f"reads {', '.join(entry['needs'])}" if entry.get("needs") else "",
         _range(entry["bounds"]) if "bounds" in entry else "",

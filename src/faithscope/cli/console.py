@@ -317,7 +317,7 @@ def show_sensitivity(rows: Iterable[Mapping[str, Any]]) -> None:
     from faithscope.report.tables import sensitivity_table
 
     table = sensitivity_table(list(rows))
-    say("\nWhat the protocol's choices move", "bold")
+    say("\nHow the choices of the protocol change the scores", "bold")
     show(table)
     say(f"{table.caption}.", "dim")
 

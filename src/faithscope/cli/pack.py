@@ -90,7 +90,7 @@ def _next(run: Unpacked, is_joined: bool) -> str:
     """What to do with a run that was unpacked."""
     folder = shlex.quote(run.folder)
     if run.is_whole:
-        return f"finished: faithscope report {folder}"
+        return f"next: faithscope report {folder}"
     options = f"--seeds {_seeds(run.seeds)} --out {folder}" if is_joined else f"--out {folder}"
     return f"the command that made the run resumes it with {options}"
 

@@ -94,7 +94,7 @@ def auto_k(sorted_maps: Tensor) -> Tensor:
 @register_metric
 @dataclass(frozen=True)
 class SaCo(Metric):
-    """Salience-guided faithfulness coefficient: order *and* size of the salience must be right."""
+    """Salience-guided faithfulness coefficient: order and size of the salience must be right."""
 
     name: ClassVar[str] = "saco"
     higher_is_better: ClassVar[bool] = True

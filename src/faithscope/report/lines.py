@@ -65,7 +65,7 @@ _LINE: Look = {"markersize": 4, "linewidth": 1.5}
 
 
 def removal(found: Findings) -> Plot | None:
-    """Mean probability of the target while the most relevant units go.
+    """Mean probability of the target as the most relevant units are removed.
 
     One line per method with a 95 % bootstrap band over samples, random draws averaged; the legend
     runs from the curve that falls fastest to the one that falls slowest. None for a run that has
@@ -93,7 +93,7 @@ def removal(found: Findings) -> Plot | None:
         axes.set_ylabel("mean probability of the target class")
     return Plot(
         "curves",
-        "What happens when the most relevant units go",
+        "Confidence as the most relevant units are removed",
         figure,
         "Mean probability of the target class against the share removed.",
         "A faithful map makes the probability fall early. The legend runs from the fastest fall to "

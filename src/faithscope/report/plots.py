@@ -141,7 +141,7 @@ def intervals(found: Findings) -> Plot:
             "from it by a paired test, which sees differences even where intervals overlap."
         )
     about = "Mean and 95 % interval of every method, one panel per metric."
-    return Plot("intervals", "How sure the scores are", figure, about, said)
+    return Plot("intervals", "How certain the scores are", figure, about, said)
 
 
 def _cells(found: Findings) -> dict[tuple[str, str], dict[str, Any]]:
@@ -416,7 +416,7 @@ def sensitivity(rows: Sequence[Row]) -> Plot | None:
     dots = "" if most == 1 else " Each dot is one setting of all other choices."
     return Plot(
         "sensitivity",
-        "What the choices of the protocol move",
+        "How the choices of the protocol change the scores",
         figure,
         "What each choice of the protocol does to scores and to the order of methods.",
         "From the first value of a choice to the other: the mean change of a score with its 95 % "

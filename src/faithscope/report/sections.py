@@ -41,14 +41,14 @@ Fact = tuple[str, str, str]
 """A name, a value and what it means."""
 
 MOST_CLASSES = 10
-"""As many of the watched classes are named."""
+"""As many of the target classes are named."""
 COSTS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "seconds": ("time", duration),
-    "explain_seconds": ("of it explaining", duration),
+    "explain_seconds": ("of which explaining", duration),
     "response_passes": ("perturbed passes", "{:,}".format),
     "explanation_passes": ("explanation passes", "{:,}".format),
     "passes_per_second": ("speed", "{:,.0f} perturbed passes per second".format),
-    "batch_halvings": ("batch halved for memory", "{:,} times".format),
+    "batch_halvings": ("batch halved (out of memory)", "{:,} times".format),
     "fp16_deviation": ("fp16 against fp32", "{:.2g} at most, in a log-probability".format),
     "trainings": ("trainings", "{:,}".format),
     "training_seconds": ("of the time training", duration),
@@ -116,7 +116,7 @@ def _own(table: Table | None, results: Mapping[str, Findings]) -> Table | None:
 
 
 def sensitivity(results: Mapping[str, Findings]) -> Section | None:
-    """What the choices of the protocol move."""
+    """How the choices of the protocol change the scores."""
     return _of(plots.sensitivity(sensitivity_of(results)))
 
 
@@ -280,7 +280,7 @@ def _images(found: Findings) -> list[tuple[str, str]]:
         return []
     rows = [
         ("images", f"{data.samples:,} used, {len(data.skipped):,} left out"),
-        ("watched classes", _watched(found)),
+        ("target classes", _watched(found)),
     ]
     if data.accuracy is not None:
         rows.append(("accuracy", f"{percent(data.accuracy)} of the intact images"))
@@ -335,7 +335,7 @@ def cost(found: Findings) -> Section:
         if option.role == "plan":
             rows.append((name.replace("_", " "), written(getattr(plan.request, name))))
     rows += [
-        ("images planned together", f"{plan.shard:,}" * bool(plan.shard)),
+        ("images per task", f"{plan.shard:,}" * bool(plan.shard)),
         ("models trained together", f"{plan.pack_size:,} at most" * bool(plan.pack_size)),
         ("device", manifest.model.device or ""),
     ]

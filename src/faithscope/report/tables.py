@@ -236,19 +236,19 @@ def correlations_table(rows: Sequence[Row], *, name: str = "correlations") -> Ta
 
 
 def sensitivity_of(results: Mapping[str, Findings]) -> list[dict[str, Any]]:
-    """What the choices of the protocol move, among runs whose model was given."""
+    """How the choices of the protocol change the scores, among runs whose model was given."""
     return sensitivity_rows({run: held for run, held in results.items() if held.samples.num_rows})
 
 
 def sensitivity_table(rows: Sequence[Row]) -> Table:
-    """What the choices of the protocol move, from the rows of `sensitivity_rows`."""
+    """How the choices of the protocol change the scores, from the rows of `sensitivity_rows`."""
     nested = any(row["where"] for row in rows)
     places = ("where",) if nested else ()
     share = Form(digits=0, scale=100, unit=" %")
     return Table(
         "sensitivity",
-        "What the protocol's choices move: mean change of a score from the first value to the "
-        "other [95 % interval], its mean size, the share of pairs of methods whose order of means "
+        "Mean change of a score from the first value of a choice to the other [95 % interval], its "
+        "mean size, the share of pairs of methods whose order of means "
         "flips, and the rank correlation over methods, image by image; random attribution is among "
         "the methods",
         ("choice", *places, "metric", "change", "|change|", "orders flipped", "agreement"),

@@ -168,12 +168,14 @@ def _planned(root: Path) -> Plan:
         plan = read_plan(root)
     except FaithscopeError:
         plan = None
+    if plan is None and is_run(root):  # saved from memory: there is nothing to resume
+        return load_run(root).manifest.plan
     if plan is None:
         inside = sorted(file.parent for file in root.glob("*/plan.json"))  # of a study
         here = f", such as '{inside[0]}'" if inside else ""
         raise FaithscopeError(
             f"'{root}' holds no run (its plan.json is missing, damaged or of something else): give "
-            f"a folder that --out named{here}."
+            f"the folder of one run{here}."
         )
     return plan
 

@@ -125,9 +125,7 @@ class Forecast:
     def __str__(self) -> str:
         if self.finished == self.tasks:
             return "finished: nothing to do"
-        there = (
-            f" ({self.finished:,} of {self.tasks:,} tasks are finished)" if self.finished else ""
-        )
+        there = f" ({self.finished:,} of {self.tasks:,} tasks finished)" if self.finished else ""
         again = f", {self.again:,} of them to be done again" if self.again else ""
         amounts = ", ".join(
             f"{amount:,.0f} {unit if round(amount) != 1 else unit.removesuffix('s')}"

@@ -91,7 +91,7 @@ class Seeds:
     """Whole trainings: Student's interval together with the bootstrap's, from three on."""
 
     word = "seed"
-    how = "95 % interval over seeds, by bootstrap and by Student's t, that leaves out 0"
+    how = "95 % interval over seeds, by bootstrap and by Student's t, that excludes 0"
 
     def interval(self, values: Array) -> tuple[float, float]:
         """Bootstrap over seeds."""
