@@ -598,7 +598,7 @@ def test_the_command_packs_a_run_and_resumes_elsewhere(small, tmp_path, spelled)
     assert said.startswith(f"unpacked {done} into {root}")
     assert f"resumes it with --out '{root}'" in " ".join(said.split())
     said = command(*request, root).stderr
-    assert f"({done} are finished)" in said and f"resuming the run in {root}" in said
+    assert f"({done} finished)" in said and f"resuming the run in {root}" in said
     assert_same_bits(fs.load_result(root), fs.load_result(tmp_path / "whole"))
     command("pack", root, "--out", tmp_path / "done.tgz", "--states")
     said = command("unpack", tmp_path / "done.tgz", "--out", tmp_path / "read").stdout
