@@ -16,6 +16,7 @@ from faithscope.report.trainings import clips, time_rows
 from faithscope.request import Given, check_request
 from faithscope.request.requests import KINDS
 from faithscope.runs.run import Run, is_run, load_run, save_run
+from faithscope.runs.store import read_plan
 from faithscope.verdicts import sentences
 from faithscope.verdicts.findings import Findings
 
@@ -88,6 +89,9 @@ class Result(Findings):
 
     def save(self, folder: str | Path) -> Path:
         """Write Parquet tables, then manifest.json: a folder without that is not a whole run."""
+        there = read_plan(Path(folder))
+        if there is not None and there.content() != self.manifest.plan.content():
+            raise FaithscopeError(f"'{folder}' holds another run: choose another folder.")
         try:
             save_run(self, Path(folder))
         except OSError as error:

@@ -223,7 +223,7 @@ WRONG = {
         ("precision", "fp31", "did you mean 'fp32'? Valid: auto, bf16, fp16, fp32, fp64, tf32"),
         ("batch_size", "0", "batch_size must be 'auto' or at least 1, got 0"),
         ("batch_size", "large", "batch_size must be 'auto' or at least 1, got 'large'"),
-        ("random_draws", "-1", "random_draws must be 0 or more, got -1"),
+        ("random_draws", "-1", "random_draws must be a whole number from 0 to 1000, got -1"),
         ("target", "predict", "'predict': did you mean 'predicted'? Valid: label, predicted"),
         ("seed", "-1", "seed must be a whole number of at least 0, got -1"),
         ("seed", "a", "seed must be a whole number of at least 0, got 'a'"),

@@ -32,6 +32,7 @@ from disasters import (
 from faithscope.probes.perturb import probe
 from faithscope.probes.retrain.learner import Recipe
 from faithscope.runs.files import read_tensors, sealed, tensor_file, unsealed
+from faithscope.runs.run import save_run
 from faithscope.runs.scheduler import Keeping, TaskContext
 from faithscope.runs.store import Store
 from faithscope.runs.task import Task
@@ -372,7 +373,10 @@ def test_the_plan_is_plain_json(tmp_path):
 
 def test_a_result_that_took_a_runs_place_is_not_taken_for_it(images, tmp_path):
     evaluate(slow(), tmp_path)
-    images.rescore("saco").save(tmp_path)
+    again = images.rescore("saco")
+    with refused("holds another run"):
+        again.save(tmp_path)
+    save_run(again, tmp_path)  # as by copying files
     with refused("another result than its plan"):
         evaluate(slow(), tmp_path)
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ import commands
 import faithscope as fs
 from conftest import randn, tiny_vit
 from faithscope.cli import console
+from faithscope.runs.tables import table_of_rows
 from faithscope.verdicts.conditions import Condition, failures, parse_condition
 from faithscope.verdicts.statistics import holm
 from made_up import METRICS, made_up
+from roar_runs import make_roar
 
 N = 20
 Pair, Folders = tuple[fs.Result, fs.Result], tuple[Path, Path]
@@ -666,3 +669,26 @@ def test_runs_without_scores_say_so():
     nothing = {"m": {"saco": np.full(N, np.nan)}}
     found = fs.compare(run_of(nothing), run_of(nothing, protocol={"fill": "blur"}))
     assert found.headline() == "No score to compare: of 20 shared images none has one in both runs."
+
+
+def test_texts_of_the_same_name_must_be_the_same():
+    first, second = (make_roar(seeds=3, data=name) for name in ("a", "a"))
+    other = second.manifest.data.model_copy(update={"fingerprint": "another"})
+    second = replace(second, manifest=second.manifest.model_copy(update={"data": other}))
+    with pytest.raises(fs.FaithscopeError, match="data: other texts of the name a"):
+        fs.compare(first, second)
+
+
+def test_two_seeds_that_change_places_are_not_unchanged():
+    first = make_roar(seeds=2, measures=("gradient", "random"), procedures=("roar",))
+    rows = first.scores.to_pylist()
+    values = {(row["method"], row["metric"], row["training"]): row["value"] for row in rows}
+    swapped = [
+        {**row, "value": values[row["method"], row["metric"], 1 - row["training"]]} for row in rows
+    ]
+    scores = table_of_rows("scores", swapped)
+    second = replace(first, tables={**first.tables, "scores": scores})
+    found = fs.compare(first, second)
+    assert {row["verdict"] for row in found.rows} == {""}
+    assert "Nothing changed" not in found.headline()
+    assert "Nothing changed" in fs.compare(first, first).headline()

@@ -185,10 +185,10 @@ class Perturb(Request):
         ),
     ] = "sum"
     random_draws: Annotated[
-        Whole,
+        Annotated[int, Field(ge=0, le=1000)],
         Option(
             "Number of random attributions; 0 leaves them out.",
-            "0 or more",
+            "a whole number from 0 to 1000",
             metavar="N",
             meanings={"": "Number of random attributions, averaged per image."},
         ),

@@ -115,12 +115,24 @@ def pack_run(
         cards = {file.stem: file for file in sorted(root.glob("tasks/*.json"))}
         own = known or [Task(name, "shard") for name in cards]
         state = look(store, own)
+        if is_run(root) and not cards:
+            _check_whole(root)
         names = _names(store, state, states)
         _check_target(to, plan, len(state.done))
         with writing(to.parent):
             to.parent.mkdir(parents=True, exist_ok=True)
             _write(to, root, plan, names, len(own), len(state.done))
     return Parcel(file=str(to), size=to.stat().st_size, tasks=len(own), finished=len(state.done))
+
+
+def _check_whole(root: Path) -> None:
+    """Refuse a damaged result whose tasks are not kept: there would be nothing to pack."""
+    try:
+        load_run(root)
+    except FaithscopeError as error:
+        raise FaithscopeError(
+            f"The result in '{root}' is damaged ({error.reason}): run its command again, then pack."
+        ) from None
 
 
 def _names(store: Store, state: State, states: bool) -> list[str]:

@@ -106,6 +106,8 @@ class Store:
             return None
         try:
             card = Card.model_validate_json(as_json(unsealed(file.read_bytes())))
+            if card.task != task.id:
+                raise ValueError("its card is of another task")
             tables = {}
             for name, expected in card.tables.items():
                 content = read_checked(self._table_file(task.id, name), expected)

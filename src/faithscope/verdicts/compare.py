@@ -108,9 +108,12 @@ class Comparison:
                 rows.append({**who, "random": self.is_random(series), **self._paired(*pair)})
         tested = self.replicate.test(differences, directions)
         forbidden = self.first.forbids_verdicts or self.second.forbids_verdicts
-        for row, p_value, verdict in zip(rows, tested.p, tested.verdicts, strict=True):
+        for row, pairs, p_value, verdict in zip(
+            rows, differences, tested.p, tested.verdicts, strict=True
+        ):
             row["p"] = p_value
-            row["verdict"] = "same" if _unchanged(row) else "" if forbidden else verdict
+            is_equal = row["n"] > 0 and not np.nan_to_num(pairs).any()
+            row["verdict"] = "same" if is_equal else "" if forbidden else verdict
         return rows
 
     def _paired(self, first: Array, second: Array) -> Row:
@@ -278,8 +281,9 @@ def _cube(found: Findings, chosen: Comparison) -> Array:
 
 def _unchanged(row: Row) -> bool:
     """Whether every single pair is equal, which few samples are enough to see."""
-    few = np.isnan(row["ci_low"]) and row["n"] > 0
-    return bool(row["difference"] == 0 and (few or row["ci_low"] == 0 == row["ci_high"]))
+    few = np.isnan(row["ci_low"])
+    is_zero = row["difference"] == 0 and row["verdict"] == "same"
+    return bool(is_zero and (few or row["ci_low"] == 0 == row["ci_high"]))
 
 
 # What differs between the runs
@@ -296,7 +300,11 @@ def _axes(first: Findings, second: Findings, metrics: Iterable[str]) -> dict[str
     if words := _model_in_words(*models):
         axes["model"] = words
     data = [manifest.data for manifest in manifests]
-    if data[0].name != data[1].name and data[0].fingerprint != data[1].fingerprint:
+    if data[0].fingerprint == data[1].fingerprint:
+        pass
+    elif data[0].name == data[1].name and not first.samples.num_rows:
+        axes["data"] = f"data: other texts of the name {data[0].name}"
+    elif data[0].name != data[1].name:
         axes["data"] = f"data: {data[0].name} → {data[1].name}"
     known = options(type(first.manifest.plan.request))
     cards = first.manifest.metrics

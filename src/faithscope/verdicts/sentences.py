@@ -70,12 +70,13 @@ def deciding(found: Findings) -> list[str]:
     """The metrics with a score; of trainings the first, since all read the same curves.
 
     Where tokens were counted RACU has none, and the end of the curve decides. The mean curve does
-    not: it is for comparisons of runs.
+    so only if it is alone: it is for comparisons of runs.
     """
     scored = _scored(found)
     if not found.procedures:
         return scored
-    return [metric for metric in scored if found.manifest.metrics[metric].name != "area"][:1]
+    others = [metric for metric in scored if found.manifest.metrics[metric].name != "area"]
+    return (others or scored)[:1]
 
 
 def _scored(found: Findings) -> list[str]:

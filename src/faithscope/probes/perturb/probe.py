@@ -128,6 +128,7 @@ class PerturbProbe:
             data=Named(name=data.name, samples=len(data)),
             methods=_method_cards(columns),
             metrics=metric_cards(metrics),
+            given={"normalisation": f"mean {model.mean}, std {model.std}"},
             shard=max(1, min(SHARD, (1 << 27) // (len(columns) * n))),
         )
         per_image = passes_per_image(metrics, n, len(columns), k=k)
@@ -140,7 +141,8 @@ class PerturbProbe:
         """Run in the batches and the precision that were chosen before, with the same maps."""
         worker = planned.worker
         assert isinstance(worker, PerturbWorker)
-        plan = planned.plan.model_copy(update={"given": _digests(worker.setup.maps)})
+        given = {**planned.plan.given, **_digests(worker.setup.maps)}
+        plan = planned.plan.model_copy(update={"given": given})
         if there is None or not isinstance(before := there.request, Perturb):
             return replace(planned, plan=plan)
         setup, changes = worker.setup, dict[str, Any]()
@@ -418,6 +420,8 @@ def _columns(
         if grid is not None:
             baselines.setdefault("random_patch", METHODS["random_patch"])
     for label, method in baselines.items():
+        if label in labels:
+            raise FaithscopeError(f"'{label}' is the name of random attribution: rename your own.")
         columns += [Column(label, draw, method) for draw in range(max(1, draws))]
     if not columns:
         raise FaithscopeError("There is nothing to evaluate: give methods=… or maps=….")

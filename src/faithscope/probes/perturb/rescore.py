@@ -37,7 +37,7 @@ def rescore(
     columns = [(card.label, draw) for card in plan.methods for draw in range(card.draws)]
     samples = run.samples["sample"].to_pylist()
     grid = _Grid(run.maps, samples, columns)
-    responses = list(_responses(run, metrics, int(k), samples, columns))
+    responses = list(_responses(run, metrics, k if isinstance(k, int) else 0, samples, columns))
     imprecise = [
         card.options.get("precision", "fp64") != "fp64"
         for card in plan.methods

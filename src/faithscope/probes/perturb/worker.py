@@ -58,8 +58,9 @@ class PerturbWorker:
             return None
         digest = hashlib.blake2b(digest_size=16)
         for batch in batches:
-            for sample, pixels in zip(batch.samples, batch.digests, strict=True):
-                digest.update(f"{sample}|{pixels}".encode())
+            labels = [""] * len(batch.samples) if batch.labels is None else batch.labels.tolist()
+            for each in zip(batch.samples, batch.digests, labels, strict=True):
+                digest.update("|".join(map(str, each)).encode())
         near = next(chain.from_iterable(batch.samples for batch in batches), "")
         return Loaded(batches, digest.hexdigest(), near)
 

@@ -116,6 +116,7 @@ class RetrainProbe:
             methods=_method_cards(chosen),
             metrics=metric_cards(metrics, texts.metric),
             left_out=tuple(left_out),
+            given={"metric": texts.metric, "selection": texts.selection},
             recipe=recipe,
             pack_size=max(1, learner.pack_size),
             groups=(seeds,),
