@@ -359,7 +359,7 @@ class Prepared:
         store = Store(self.out, looks_on=True)
         finished = store.finished()
         if finished is not None and finished.manifest.plan.content() == self.plan.content():
-            return State(dict.fromkeys(task.id for task in self.planned.tasks), ())  # type: ignore[arg-type]
+            return State({}, ())
         return look(store, self.planned.tasks)
 
     def forecast(self) -> Forecast:
@@ -411,8 +411,7 @@ class Prepared:
         if kept < min(wanted, run.samples.num_rows):
             warnings.warn(
                 f"The run is finished and has kept pictures of {kept} images: choose another "
-                "folder "
-                "to keep more.",
+                "folder to keep more.",
                 stacklevel=3,
             )
 

@@ -18,8 +18,9 @@ import yaml
 
 from faithscope.api import Prepared, prepare_request
 from faithscope.errors import FaithscopeError, choose, unknown
-from faithscope.models import Model, load_model
+from faithscope.models import Model
 from faithscope.probes import probe_of
+from faithscope.probes.perturb.probe import load_named_model, with_model
 from faithscope.report.page import write_page
 from faithscope.report.plots import write_figures
 from faithscope.report.tables import write_tables
@@ -213,8 +214,8 @@ def cell_label(request: Request) -> str:
     parts = []
     for name in _axes(type(request)):
         value = str(getattr(request, name))
-        if name == "model" and getattr(request, "checkpoint", None):
-            value = f"{value}-{Path(request.checkpoint).stem}"  # type: ignore[attr-defined]
+        if name == "model" and isinstance(request, Perturb) and request.checkpoint:
+            value = f"{value}-{Path(request.checkpoint).stem}"
         parts.append(re.sub(r"[^\w.=-]+", "-", value).strip("-"))
     return "_".join(parts)
 
@@ -239,21 +240,6 @@ def prepare_cells(
                 loaded = how, load_named_model(request)
             given, request = Given(model=loaded[1]), with_model(request)
         yield label, prepare_request(request, given)
-
-
-def load_named_model(request: Perturb) -> Model:
-    """The model that a request names."""
-    return load_model(
-        request.model,
-        pretrained=request.pretrained,
-        checkpoint=request.checkpoint,
-        device=request.device,
-    )
-
-
-def with_model(request: Perturb) -> Perturb:
-    """The same request beside its model, which is loaded already."""
-    return request.model_copy(update={"checkpoint": None, "pretrained": True, "device": "auto"})
 
 
 def forecast_study(

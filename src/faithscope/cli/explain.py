@@ -90,7 +90,7 @@ def explain(
     )
     with waiting(f"loading {request.model}"):
         from faithscope.api import prepare_request
-        from faithscope.studies import load_named_model, with_model
+        from faithscope.probes.perturb.probe import load_named_model, with_model
 
         loaded = load_named_model(request)
         inputs = _read_input(image, loaded)

@@ -152,8 +152,11 @@ def show(prepared: Prepared, as_json: bool, yes: bool) -> None:
 
 def _size(prepared: Prepared) -> str:
     """What is run, in a line."""
+    from faithscope.probes.retrain.worker import RetrainWorker
+
     plan, worker = prepared.plan, prepared.planned.worker
-    data, learner = worker.data, worker.learner  # type: ignore[attr-defined]
+    assert isinstance(worker, RetrainWorker)
+    data, learner = worker.data, worker.learner
     measures = [card.label for card in plan.methods if not card.is_random]
     epochs = learner.recipe.epochs
     return (

@@ -291,8 +291,7 @@ def writing(root: Path) -> Iterator[None]:
     except OSError as error:
         raise FaithscopeError(
             f"'{root}' cannot be written to ({error.strerror}): make room or choose another "
-            "folder; "
-            "what is finished is kept; run the same command to resume."
+            "folder; what is finished is kept; run the same command to resume."
         ) from error
 
 

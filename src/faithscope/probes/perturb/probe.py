@@ -251,14 +251,24 @@ def metric_cards(metrics: Sequence[Metric]) -> tuple[MetricCard, ...]:
     )
 
 
+def load_named_model(request: Perturb) -> Model:
+    """The model that a request names."""
+    return load_model(
+        request.model,
+        pretrained=request.pretrained,
+        checkpoint=request.checkpoint,
+        device=request.device,
+    )
+
+
+def with_model(request: Perturb) -> Perturb:
+    """The same request beside its model, which is loaded already."""
+    return request.model_copy(update={"checkpoint": None, "pretrained": True, "device": "auto"})
+
+
 def _model(request: Perturb, given: Given) -> Model:
     if given.model is None:
-        return load_model(
-            request.model,
-            pretrained=request.pretrained,
-            checkpoint=request.checkpoint,
-            device=request.device,
-        )
+        return load_named_model(request)
     _only_by_name("a model", request, ("checkpoint", "pretrained", "device"))
     return as_model(given.model)
 
