@@ -445,3 +445,8 @@ def test_a_damaged_result_is_not_packed(vit, tmp_path):
     with refused("damaged", "scores.parquet"):
         pack_run(tmp_path / "run")
     assert good.read_bytes() == before
+
+
+def test_the_folder_of_a_run_has_a_name(vit):
+    with refused("out must be a path, got ''"):
+        scored(vit, images(), "gradient", out="")

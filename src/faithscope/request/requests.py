@@ -61,7 +61,7 @@ class Request(BaseModel):
         ),
     ] = "auto"
     out: Annotated[
-        str | None,
+        Annotated[str, Field(min_length=1)] | None,
         Option(
             "Keep the run here; run the same command to resume it.",
             "a path",
