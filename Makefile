@@ -1,7 +1,8 @@
 # make demo   sets up and measures the bundled model on the bundled images
 # make test   sets up and runs every test
+# make fuzz   tries FUZZ times as many odd inputs as `make test` does, others every time
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check bench docs clean
+.PHONY: help setup demo test test-slow fuzz check bench docs clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -33,6 +34,10 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+FUZZ ?= 50
+fuzz: setup
+	FAITHSCOPE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/fuzz
 
 check: setup
 	$(BIN)/ruff check .

@@ -2,19 +2,68 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
+from reprlib import Repr
+
+LONGEST = 1000
+"""Characters of a message; what stands in the middle of a longer one is left out."""
+
+_SHORT = Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 100, 100, 40
 
 
 class FaithscopeError(ValueError):
     """Bad input, explained in one sentence; the command line prints it and exits with 2.
 
-    `reason` is what is wrong alone, without the advice what to do.
+    `reason` is what is wrong alone, without the advice what to do. Both are one line of bounded
+    length, whatever the names in it are.
     """
 
     def __init__(self, message: str, *, reason: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason or message.rstrip(".")
+        super().__init__(shortened(printable(message)))
+        self.reason = shortened(printable(reason)) or str(self).rstrip(".")
+
+
+def printable(text: str) -> str:
+    r"""A text in which whatever a terminal would obey is written out.
+
+    >>> print(printable("café \x1b[31mred\n"))
+    café \x1b[31mred\n
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        held
+        if held.isprintable() or unicodedata.category(held) == "Zs"
+        else held.encode("unicode_escape").decode("ascii")
+        for held in text
+    )
+
+
+def shortened(text: str, most: int = LONGEST) -> str:
+    """A text of bounded length: of a longer one, its beginning and its end.
+
+    >>> shortened("a" * 10 + "z" * 10, 11)
+    'aaaaaa … zz'
+    """
+    if len(text) <= most:
+        return text
+    tail = (most - 3) // 3
+    return f"{text[: most - 3 - tail]} … {text[-tail:]}"
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: its `repr`, cut where it is long or deep.
+
+    >>> shown("a" * 200)[:5], len(shown("a" * 200)), shown([1, 2])
+    ("'aaaa", 100, '[1, 2]')
+    """
+    try:
+        return _SHORT.repr(value)
+    except Exception:  # somebody's own __repr__
+        return f"a {type(value).__name__}"
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> FaithscopeError:
