@@ -72,7 +72,7 @@ def test_explain_answers_unknown_names_too(module, options, words):
         ("torchvision:vit_b_15", ["torchvision model", "vit_b_16, vit_b_32"]),
         ("bundled:cifar100", ["bundled model 'cifar100'", "Valid: cifar10_vit"]),
         ("hf:/no/such/folder", ["hf:/no/such/folder", "could not be loaded", "local folder"]),
-        ("timm:vit_tiny_patch16_224(dpth=2)", ["could not be loaded", "dpth"]),
+        ("timm:vit_tiny_patch16_224(dpth=2)", ["did you mean 'depth'", "fs.wrap"]),
         ("timm:vit_tiny_patch16_224(depth=2", ["name(option=value, …)"]),
     ],
 )

@@ -170,6 +170,8 @@ def evaluate(
     pictures: int = 1000,
     device: str = "auto",
     out: str | Path | None = None,
+    strict: bool = False,
+    trust_remote_code: bool = False,
     progress: Report | None = None,
 ) -> Result:
     """Measure how faithful explanations are to the model they explain.
@@ -204,6 +206,9 @@ def evaluate(
         pictures: of how many images small pictures and maps are kept for the report's gallery.
         device: where a model by name runs; "auto" is a GPU if there is one.
         out: a folder to keep the run in: the same call resumes it if it was stopped.
+        strict: stop with an error where something would be left out: an image that cannot be read,
+            or that the model or a method fails on.
+        trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
         progress: called with where the run is, for a progress bar.
     """
     asked = dict(locals())
@@ -230,6 +235,8 @@ def roar(
     out: str | Path | None = None,
     keep_weights: bool = False,
     keep_every: float = 5.0,
+    strict: bool = False,
+    trust_remote_code: bool = False,
     progress: Report | None = None,
 ) -> Result:
     """Measure how faithful measures for text are: mask what they point to, retrain, test.
@@ -253,6 +260,9 @@ def roar(
         out: a folder to keep every training in: the same call resumes the run if it was stopped.
         keep_weights: keep the weights of every model, not only of those that are explained.
         keep_every: seconds between the states of a training that are kept; 0 keeps every epoch.
+        strict: stop with an error where something would be left out: a measure that the model
+            cannot give.
+        trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
         progress: called with where the run is, for a progress bar.
     """
     asked = dict(locals())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from faithscope.api import Prepared, prepare_request
 from faithscope.errors import FaithscopeError, choose, unknown
 from faithscope.models import Model
 from faithscope.probes import probe_of
-from faithscope.probes.perturb.probe import load_named_model, with_model
+from faithscope.probes.perturb.probe import OF_A_NAME, load_named_model, with_model
 from faithscope.report.page import write_page
 from faithscope.report.plots import write_figures
 from faithscope.report.tables import write_tables
@@ -53,6 +53,15 @@ class Study:
 
     name: str
     cells: Mapping[str, Request]
+
+    def trusted(self) -> Study:
+        """The same study, whose models of Hugging Face may run the code that comes with them."""
+        trust = {"trust_remote_code": True}
+        cells = {
+            label: held.model_copy(update=trust if held.model.startswith("hf:") else {})
+            for label, held in self.cells.items()
+        }
+        return replace(self, cells=cells)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,8 +182,14 @@ def _by_field(kind: type[Request], content: Mapping[str, Any]) -> dict[str, Any]
     known = {alias: name for name, held in options(kind).items() for alias in held.aliases}
     known |= {held.name: name for name, held in options(kind).items() if held.name}
     known |= {name: name for name, held in options(kind).items()} | {"name": "name"}
+    by_hand = {name for name, held in options(kind).items() if held.by_hand}
     values: dict[str, Any] = {}
     for key, value in content.items():
+        if key in known and known[key] in by_hand:
+            raise FaithscopeError(
+                f"A study may not give '{key}': if you trust what it names, type "
+                f"--{key.replace('_', '-')} on the command line."
+            )
         if key not in known:
             raise unknown("key of a study", str(key), ["kind", "name", *python_names(kind)])
         if known[key] in values:
@@ -235,7 +250,7 @@ def prepare_cells(
         request = request.model_copy(update=changes)
         given = Given()
         if isinstance(request, Perturb):
-            how = (request.model, request.checkpoint, request.pretrained, request.device)
+            how = tuple(getattr(request, name) for name in ("model", *OF_A_NAME))
             if loaded is None or loaded[0] != how:
                 loaded = how, load_named_model(request)
             given, request = Given(model=loaded[1]), with_model(request)

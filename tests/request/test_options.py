@@ -44,6 +44,8 @@ OTHERS = {
     "limit": 3,
     "device": "cpu",
     "out": "somewhere",
+    "strict": True,
+    "trust_remote_code": True,
     "methods": ["gradient"],
     "metrics": ["saco"],
     "target": 3,
@@ -140,7 +142,12 @@ def test_text_and_yaml_and_python_give_the_same_request(call: str, name: str) ->
     if not isinstance(value, bool):
         typed = read_texts(kind, {name: spelled(value)})
         assert check_request(kind, {**ONE[kind], **typed}) == request
-    study = make_study({"kind": request.kind, "name": "s", **ONE[kind], name: value})
+    content = {"kind": request.kind, "name": "s", **ONE[kind], name: value}
+    if options(kind)[name].by_hand:
+        with refused(f"may not give '{name}'"):
+            make_study(content)
+        return
+    study = make_study(content)
     listed = options(kind)[name].axis and isinstance(value, list)
     assert len(study.cells) == (len(value) if listed else 1)
     if not listed:

@@ -25,7 +25,7 @@ STORY_DRAWS = 10
 """Draws of random attribution in a story: one draw on one image may be lucky."""
 OPTIONS = (
     *("model", "methods", "k", "fill", "units", "upsample", "random_draws", "seed"),
-    *("checkpoint", "pretrained", "device"),
+    *("checkpoint", "pretrained", "device", "trust_remote_code"),
 )
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         "faithscope run studies/demo.yaml --set fill=[mean,black] --limit 10",
     )
 )
-@takes_request(Perturb, only=("limit", "device"))
+@takes_request(Perturb, only=("limit", "device", "strict", "trust_remote_code"))
 def run(
     study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What to measure.")],
     asked: dict[str, Any],
@@ -67,8 +67,9 @@ def run(
         from faithscope.runs.scheduler import Forecast
         from faithscope.studies import forecast_study, load_study, run_study
 
-        device = asked.pop("device", "auto")
+        device, trusted = asked.pop("device", "auto"), asked.pop("trust_remote_code", False)
         wanted = load_study(study, {**_changes(changes), **asked})
+        wanted = wanted.trusted() if trusted else wanted
     folder = out or Path("runs") / wanted.name
     with waiting("measuring what it will cost"):
         costs = forecast_study(wanted, folder, device)

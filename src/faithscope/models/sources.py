@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 from torchvision.transforms import v2 as transforms
 
-from faithscope.errors import FaithscopeError, unknown
+from faithscope.errors import FaithscopeError, shortened, shown, unknown
 from faithscope.models.attention import AttentionView
 from faithscope.models.model import Model
+from faithscope.models.options import SAFE, check_config, check_memory, check_safe, not_loaded
 from faithscope.models.vit import find_patch_size, find_vit
 from faithscope.registry import Registry, parse_spec
 
@@ -31,16 +32,19 @@ def load_model(
     pretrained: bool = True,
     checkpoint: str | Path | None = None,
     device: str | torch.device = "auto",
+    trust_remote_code: bool = False,
 ) -> Model:
     """Load a model by name, unmodified, with the preprocessing of its own configuration.
 
     Args:
         name: ``timm:NAME``, ``hf:ID or folder``, ``torchvision:NAME``, ``bundled:NAME`` or
             ``file:WEIGHTS.safetensors`` with its card, ``WEIGHTS.json``, beside it; options of the
-            model's constructor may follow in brackets, ``timm:NAME(img_size=32)``.
+            model's constructor may follow in brackets, ``timm:NAME(img_size=32)``, as far as they
+            are known to be safe.
         pretrained: fetch the library's weights (needs a network or a cache).
         checkpoint: a local file of weights instead, safetensors or a torch state dict.
         device: "auto" is a GPU if there is one, else the CPU.
+        trust_remote_code: run the Python files that come with a model of Hugging Face.
     """
     if not isinstance(name, str):
         raise FaithscopeError(f"A model is named by a text, got {type(name).__name__}.")
@@ -55,6 +59,14 @@ def load_model(
     state = None if checkpoint is None else read_checkpoint(Path(checkpoint))
     identifier, options = parse_spec(rest)
     fetch = pretrained and state is None
+    if kind in SAFE:
+        check_safe(kind, identifier, options)
+    if trust_remote_code:
+        if kind != "hf":
+            raise FaithscopeError(
+                f"trust_remote_code is for models of Hugging Face, hf:…, not for '{name}'."
+            )
+        options = {**options, "trust_remote_code": True}
     model = SOURCES[kind](identifier, pretrained=fetch, state=state, options=options)
     if state is not None:
         load_state(model.module, state, str(checkpoint))
@@ -185,9 +197,7 @@ def _timm(
         raise unknown("timm model", name, timm.list_models("*vit*"))
     if state is not None and "num_classes" not in options:
         options = {**options, **_classes_in(state)}
-    module = _fetch(
-        f"timm:{name}", lambda: timm.create_model(name, pretrained=pretrained, **options)
-    )
+    module = _timm_module(f"timm:{name}", name, pretrained=pretrained, options=options)
     config = timm.data.resolve_model_data_config(module)
     size = _declared_size(module) or tuple(config["input_size"][1:])  # img_size=… may be an option
     config["input_size"] = (config["input_size"][0], *size)
@@ -202,21 +212,46 @@ def _timm(
     )
 
 
+def _timm_module(
+    label: str, architecture: str, *, pretrained: bool, options: Mapping[str, Any]
+) -> Any:
+    """Build a timm model; one that was shaped by options is first built without memory."""
+    import timm
+
+    def build(pretrained: bool) -> Any:
+        return timm.create_model(architecture, pretrained=pretrained, **options)
+
+    if options:
+        with torch.device("meta"):
+            check_memory(f"'{label}'", _fetch(label, lambda: build(False)))
+    return _fetch(label, lambda: build(pretrained))
+
+
 def _hugging_face(
     name: str, *, pretrained: bool, state: Mapping[str, Tensor] | None, options: dict[str, Any]
 ) -> Model:
     from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageClassification
 
+    trust = {"trust_remote_code": bool(options.get("trust_remote_code"))}
+    where = {key: options[key] for key in ("revision", "local_files_only") if key in options}
+    how = {key: options[key] for key in ("ignore_mismatched_sizes",) if key in options}
+    shape = {key: options[key] for key in options if key not in {*trust, *where, *how}}
+
     def build() -> nn.Module:
+        config = AutoConfig.from_pretrained(name, **shape, **where, **trust)
+        check_config(f"hf:{name}", config)
         if pretrained:
-            loaded: nn.Module = AutoModelForImageClassification.from_pretrained(name, **options)
+            loaded: nn.Module = AutoModelForImageClassification.from_pretrained(
+                name, config=config, **how, **where, **trust
+            )
             return loaded
-        config = AutoConfig.from_pretrained(name, **options)
-        made: nn.Module = AutoModelForImageClassification.from_config(config)
+        made: nn.Module = AutoModelForImageClassification.from_config(config, **trust)
         return made
 
     module = _fetch(f"hf:{name}", build)
-    processor = _fetch(f"hf:{name}", lambda: AutoImageProcessor.from_pretrained(name))
+    processor = _fetch(
+        f"hf:{name}", lambda: AutoImageProcessor.from_pretrained(name, **where, **trust)
+    )
 
     def transform(image: Image.Image) -> Tensor:
         pixels: Tensor = processor(images=image, return_tensors="pt")["pixel_values"][0]
@@ -241,8 +276,8 @@ def _torchvision(
 ) -> Model:
     from torchvision import models
 
-    if name not in models.list_models():
-        raise unknown("torchvision model", name, models.list_models(include="vit*"))
+    if name not in models.list_models(module=models):  # others detect, segment or compress
+        raise unknown("torchvision model", name, models.list_models(models, include="vit*"))
     if state is not None and "num_classes" not in options:
         options = {**options, **_classes_in(state)}
     weights = models.get_model_weights(name).DEFAULT
@@ -294,10 +329,31 @@ def _file(
             f"There is no card '{card}' beside the weights '{name}': give one, as recipes/ writes "
             "it, or name the architecture and give checkpoint=FILE (--checkpoint FILE)."
         )
-    model = _from_card(card.read_text(encoding="utf-8"), f"file:{name}")
+    model = _from_card(_read_card(card), f"file:{name}")
     if pretrained:
         load_state(model.module, read_checkpoint(weights), name)
     return model
+
+
+def _read_card(card: Path) -> str:
+    try:
+        return card.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FaithscopeError(
+            f"The card '{card}' cannot be read ({type(error).__name__}): give a JSON file."
+        ) from None
+
+
+class Card(BaseModel):
+    """What lies beside weights in a file: how to build their model, and how its images look."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+
+    model: str = "vit_tiny_patch16_224"
+    timm: dict[str, Any]
+    mean: list[Annotated[float, Field(allow_inf_nan=False)]]
+    std: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+    classes: list[str] | None = None
 
 
 def _from_card(text: str, name: str) -> Model:
@@ -305,25 +361,31 @@ def _from_card(text: str, name: str) -> Model:
     import timm
 
     try:
-        card = json.loads(text)
-        architecture = card.get("model", "vit_tiny_patch16_224")
-        options, mean, std = dict(card["timm"]), card["mean"], card["std"]
-        size = options["img_size"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        card = Card.model_validate_json(text)
+    except ValidationError as error:
+        wrong = ".".join(map(str, error.errors()[0]["loc"])) or "its text"
         raise FaithscopeError(
-            f"The card of '{name}' cannot be used ({type(error).__name__}: {error}): it is JSON "
-            "with 'model', 'timm' (options, img_size among them), 'mean', 'std' and 'classes'."
+            f"The card of '{name}' cannot be used ({shortened(wrong, 100)} is not what it should "
+            "be): it is JSON with 'model', 'timm' (options, img_size among them), 'mean', 'std' "
+            "and 'classes'."
         ) from None
-    if not timm.is_model(architecture):
-        raise unknown("timm model", str(architecture), timm.list_models("*vit*"))
-    module = _fetch(name, lambda: timm.create_model(architecture, pretrained=False, **options))
+    if not timm.is_model(card.model):
+        raise unknown("timm model", card.model, timm.list_models("*vit*"))
+    check_safe("timm", card.model, card.timm)
+    size = card.timm.get("img_size")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise FaithscopeError(
+            f"The card of '{name}' must say the size of its images, timm: {{img_size: 224}}, got "
+            f"{shown(size)}."
+        )
+    module = _timm_module(name, card.model, pretrained=False, options=card.timm)
     return wrap(
         module,
         name=name,
         input_size=(size, size),
-        mean=mean,
-        std=std,
-        classes=card.get("classes"),
+        mean=card.mean,
+        std=card.std,
+        classes=card.classes,
     )
 
 
@@ -408,11 +470,11 @@ def _fetch(name: str, build: Callable[[], Any]) -> Any:
     except FaithscopeError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else "no reason"
-        raise FaithscopeError(
-            f"'{name}' could not be loaded ({type(error).__name__}: {reason}): without a network "
-            "give a local folder or checkpoint=FILE (--checkpoint FILE), or pretrained=False "
-            "(--no-pretrained) for random weights."
+        raise not_loaded(
+            name,
+            error,
+            "without a network give a local folder or checkpoint=FILE (--checkpoint FILE), or "
+            "pretrained=False (--no-pretrained) for random weights",
         ) from None
 
 

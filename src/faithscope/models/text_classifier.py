@@ -7,7 +7,7 @@ TextClassifier   a module seen from its word embeddings, where a text is scaled 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError
 from faithscope.models.model import undisturbed
+from faithscope.models.options import check_config, not_loaded
 
 TOKENS_PER_PASS = 16 * 512
 """Tokens in one pass that explains: as many as the longest batch of a training has."""
@@ -34,9 +35,17 @@ class Pretrained:
             that reads "start … end" with a mask token, as RoBERTa and BERT do.
         classes: how many classes the new head has.
         pretrained: take the checkpoint's weights; False begins with random ones.
+        trust_remote_code: run the Python files that come with the model.
     """
 
-    def __init__(self, name: str, classes: int, *, pretrained: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        classes: int,
+        *,
+        pretrained: bool = True,
+        trust_remote_code: bool = False,
+    ) -> None:
         source, colon, place = name.partition(":")
         if source != "hf" or not colon or not place:
             raise FaithscopeError(
@@ -44,11 +53,12 @@ class Pretrained:
                 "'hf:roberta-base'."
             )
         self.name, self.place, self.pretrained = name, _checked_place(name, place), pretrained
-        self.config = _read_config(name, self.place, classes)
+        self.trust = {"trust_remote_code": trust_remote_code}
+        self.config = _read_config(name, self.place, classes, self.trust)
         with torch.device("meta"):
             shell = self._build()
         self.parameters: int = sum(parameter.numel() for parameter in shell.parameters())
-        self.tokenizer = _read_tokenizer(name, self.place)
+        self.tokenizer = _read_tokenizer(name, self.place, self.trust)
         self.start_id, self.end_id = self._delimiters()
         self.pad_id = self._special("pad")
         self.mask_id = self._special("mask")
@@ -64,7 +74,7 @@ class Pretrained:
         from transformers import AutoModelForSequenceClassification
 
         try:
-            return AutoModelForSequenceClassification.from_config(self.config)
+            return AutoModelForSequenceClassification.from_config(self.config, **self.trust)
         except ValueError:
             raise FaithscopeError(
                 f"'{self.name}' is a {self.config.model_type} model, which transformers has no "
@@ -123,6 +133,7 @@ class Pretrained:
                 config=self.config,
                 ignore_mismatched_sizes=True,  # a head for other classes goes anyway
                 output_loading_info=True,
+                **self.trust,
             ),
         )
         prefix = f"{module.base_model_prefix}."
@@ -319,13 +330,15 @@ def _checked_place(name: str, place: str) -> str:
     return place
 
 
-def _read_config(name: str, place: str, classes: int) -> Any:
+def _read_config(name: str, place: str, classes: int, trust: Mapping[str, bool]) -> Any:
     from transformers import AutoConfig
 
-    return _fetch(name, lambda: AutoConfig.from_pretrained(place, num_labels=classes))
+    config = _fetch(name, lambda: AutoConfig.from_pretrained(place, num_labels=classes, **trust))
+    check_config(name, config)
+    return config
 
 
-def _read_tokenizer(name: str, place: str) -> Any:
+def _read_tokenizer(name: str, place: str, trust: Mapping[str, bool]) -> Any:
     from transformers import AutoTokenizer
 
     complaint = FaithscopeError(
@@ -333,10 +346,10 @@ def _read_tokenizer(name: str, place: str) -> Any:
         "(tokenizer.save_pretrained)."
     )
     if not Path(place).is_dir():
-        tokenizer = _fetch(name, lambda: AutoTokenizer.from_pretrained(place))
+        tokenizer = _fetch(name, lambda: AutoTokenizer.from_pretrained(place, **trust))
     else:
         try:
-            tokenizer = _quietly(lambda: AutoTokenizer.from_pretrained(place))
+            tokenizer = _quietly(lambda: AutoTokenizer.from_pretrained(place, **trust))
         except Exception:
             raise complaint from None
     # where the files are missing, transformers 5 makes one that knows special tokens only
@@ -366,10 +379,10 @@ def _fetch(name: str, build: Callable[[], T]) -> T:
     try:
         return _quietly(build)
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else "no reason"
-        raise FaithscopeError(
-            f"'{name}' could not be loaded ({type(error).__name__}: {reason}): without a network "
-            "give a local folder with its configuration, weights and tokenizer."
+        raise not_loaded(
+            name,
+            error,
+            "without a network give a local folder with its configuration, weights and tokenizer",
         ) from None
 
 

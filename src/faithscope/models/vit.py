@@ -132,19 +132,28 @@ def find_patch_size(
 ) -> tuple[int, int] | None:
     """Find the patch size in pixels where the libraries keep it."""
     for child in module.modules():
-        grid = getattr(child, "grid_size", None)  # timm; true also for a convolutional stem
-        whole = getattr(child, "img_size", None) or input_size  # of this grid, not of the images
-        if isinstance(grid, tuple) and len(grid) == 2 and isinstance(whole, tuple):
+        grid = _pair(getattr(child, "grid_size", None))  # timm; also of a convolutional stem
+        whole = _pair(getattr(child, "img_size", None)) or input_size  # of this grid
+        if grid and whole:
             return whole[0] // grid[0], whole[1] // grid[1]
-        size = getattr(child, "patch_size", None)
-        if isinstance(size, int):
-            return size, size
-        if isinstance(size, Sequence) and len(size) == 2:
-            return int(size[0]), int(size[1])
+        size = _pair(getattr(child, "patch_size", None))
+        if size:
+            return size
     convolutions = [child for child in module.modules() if isinstance(child, nn.Conv2d)]
     if len(convolutions) == 1 and convolutions[0].kernel_size == convolutions[0].stride:
         return int(convolutions[0].stride[0]), int(convolutions[0].stride[1])
     return None
+
+
+def _pair(value: object) -> tuple[int, int] | None:
+    """Two whole numbers above 0, or one for both; None if it is anything else."""
+    both = (value, value) if isinstance(value, int) else value
+    if not isinstance(both, Sequence) or len(both) != 2:
+        return None
+    high, wide = both
+    if not (isinstance(high, int) and isinstance(wide, int)) or min(high, wide) < 1:
+        return None
+    return int(high), int(wide)
 
 
 def _prefix_tokens(module: nn.Module) -> int | None:

@@ -29,6 +29,8 @@ class Option:
         choices: the kind of registry that holds its values.
         differs: whether two compared runs may differ in it: "alone" (in no other such option),
             "freely" or "never".
+        by_hand: whether it may only be given in Python or typed on the command line, never by a
+            file.
         meanings: what a value means, for the reader of a page; "" stands for any other value.
     """
 
@@ -43,6 +45,7 @@ class Option:
     role: Role = "protocol"
     choices: str = ""
     differs: Literal["alone", "freely", "never"] = "alone"
+    by_hand: bool = False
     meanings: Mapping[str, str] = field(default_factory=dict)
 
     def meaning(self, value: object) -> str:

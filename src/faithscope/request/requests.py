@@ -69,6 +69,21 @@ class Request(BaseModel):
             role="running",
         ),
     ] = None
+    strict: Annotated[
+        bool,
+        Option(
+            "Stop with an error where something would be left out.", TRUE_OR_FALSE, role="running"
+        ),
+    ] = False
+    trust_remote_code: Annotated[
+        bool,
+        Option(
+            "Run the Python files that come with a model of Hugging Face.",
+            TRUE_OR_FALSE,
+            role="running",
+            by_hand=True,
+        ),
+    ] = False
 
 
 class Perturb(Request):

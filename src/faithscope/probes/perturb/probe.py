@@ -51,6 +51,8 @@ from faithscope.runs.task import Task
 
 SHARD = 64
 """Images that are planned together."""
+OF_A_NAME = ("checkpoint", "pretrained", "device", "trust_remote_code")
+"""Options that say how a model is got by its name."""
 TABLES = ("scores", "responses", "maps", "spans", "samples", "pictures", "tasks")
 """What a run leaves behind."""
 
@@ -258,18 +260,21 @@ def load_named_model(request: Perturb) -> Model:
         pretrained=request.pretrained,
         checkpoint=request.checkpoint,
         device=request.device,
+        trust_remote_code=request.trust_remote_code,
     )
 
 
 def with_model(request: Perturb) -> Perturb:
     """The same request beside its model, which is loaded already."""
-    return request.model_copy(update={"checkpoint": None, "pretrained": True, "device": "auto"})
+    return request.model_copy(
+        update={name: Perturb.model_fields[name].default for name in OF_A_NAME}
+    )
 
 
 def _model(request: Perturb, given: Given) -> Model:
     if given.model is None:
         return load_named_model(request)
-    _only_by_name("a model", request, ("checkpoint", "pretrained", "device"))
+    _only_by_name("a model", request, OF_A_NAME)
     return as_model(given.model)
 
 

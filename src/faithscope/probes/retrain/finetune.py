@@ -62,6 +62,7 @@ class FinetuneLearner(Learner):
         recipe: how to train, if not as the paper does.
         device: "auto" is a GPU if there is one.
         pretrained: take the checkpoint's weights; False begins with random ones.
+        trust_remote_code: run the Python files that come with the model.
     """
 
     pack_size = 1
@@ -74,11 +75,14 @@ class FinetuneLearner(Learner):
         recipe: Recipe | None = None,
         device: str = "auto",
         pretrained: bool = True,
+        trust_remote_code: bool = False,
     ) -> None:
         self.name = name
         self.device = str(choose_device(device))
         self.recipe = recipe or finetune_recipe(data.kind)
-        self.checkpoint = Pretrained(name, len(data.classes), pretrained=pretrained)
+        self.checkpoint = Pretrained(
+            name, len(data.classes), pretrained=pretrained, trust_remote_code=trust_remote_code
+        )
 
     @cached_property
     def fingerprint(self) -> str:

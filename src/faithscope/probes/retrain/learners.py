@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from faithscope.data.text import TextData
-from faithscope.errors import unknown
+from faithscope.errors import FaithscopeError, unknown
 from faithscope.models.sources import choose_device
 from faithscope.probes.retrain.learner import Learner
 
@@ -24,6 +24,7 @@ def load_learner(
     batch_size: int | None = None,
     learning_rate: float | None = None,
     device: str = "auto",
+    trust_remote_code: bool = False,
 ) -> Learner:
     """Make a model ready to be trained on a data set.
 
@@ -34,12 +35,15 @@ def load_learner(
         batch_size: texts per step, if not the paper's.
         learning_rate: of Adam, if not the paper's.
         device: "auto" is a GPU if there is one.
+        trust_remote_code: run the Python files that come with a model of Hugging Face.
     """
     check_model(name)
     asked = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     place = str(choose_device(device))
     if name == "bilstm":
+        if trust_remote_code:
+            raise FaithscopeError("trust_remote_code is for models of Hugging Face, hf:….")
         from faithscope.probes.retrain.bilstm import SETTINGS, BiLSTMLearner
 
         recipe = replace(SETTINGS[data.kind].recipe, **changes)
@@ -47,7 +51,9 @@ def load_learner(
     from faithscope.probes.retrain.finetune import FinetuneLearner, finetune_recipe
 
     recipe = replace(finetune_recipe(data.kind), **changes)
-    return FinetuneLearner(name, data, recipe=recipe, device=place)
+    return FinetuneLearner(
+        name, data, recipe=recipe, device=place, trust_remote_code=trust_remote_code
+    )
 
 
 def check_model(name: str) -> None:

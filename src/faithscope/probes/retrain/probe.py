@@ -355,7 +355,15 @@ def _texts(request: Retrain, given: Given) -> TextData:
 def _learner(request: Retrain, given: Given, texts: TextData) -> Learner:
     changes = {name: value for name in RECIPE if (value := getattr(request, name)) is not None}
     if given.model is None:
-        return load_learner(request.model, texts, device=request.device, **changes)
+        return load_learner(
+            request.model,
+            texts,
+            device=request.device,
+            trust_remote_code=request.trust_remote_code,
+            **changes,
+        )
+    if request.trust_remote_code:
+        raise FaithscopeError("trust_remote_code goes with a model by name: leave it out.")
     if changes:
         raise FaithscopeError(
             f"{', '.join(changes)} cannot be given beside a learner, which has its own recipe."
@@ -368,7 +376,8 @@ def _measures(
     request: Retrain, asked: Sequence[Method], learner: Learner
 ) -> tuple[list[Method], list[Left]]:
     """The measures, and of "all" or "registered" which the model cannot give, and why."""
-    lenient = len(request.methods) == 1 and request.methods[0] in ("all", "registered")
+    everything = len(request.methods) == 1 and request.methods[0] in ("all", "registered")
+    lenient = everything and not request.strict
     chosen, left_out = list[Method](), list[Left]()
     for item in asked:
         try:
