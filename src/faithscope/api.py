@@ -26,6 +26,7 @@ from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.perturb import to_patches, to_pixels
 from faithscope.probes import probe_of
+from faithscope.probes.perturb.failures import said
 from faithscope.probes.probe import Planned, Probe
 from faithscope.request import Given, Perturb, Request, Retrain, check_request
 from faithscope.result import Result, as_result, load_result, named_objects
@@ -128,9 +129,13 @@ def explain(
         )
     except FaithscopeError:
         raise
-    except (RuntimeError, AssertionError, ValueError, IndexError):
+    except Exception as error:
         _check_fit(model, images, goal)
-        raise
+        labels = ", ".join(method.label for method in chosen)
+        raise FaithscopeError(
+            f"{labels}: these images cannot be explained ({said(error)}): choose other methods, or "
+            "fs.evaluate, which leaves out what fails."
+        ) from error
     by_label = {
         method.label: to_pixels(values, size, request.upsample)
         if request.units == "pixels"
@@ -390,6 +395,7 @@ class Prepared:
             found = store.finished()
             if found is not None:
                 self._check_finished(found)
+                self._check_strict(found)
                 return as_result(found)
             rule = self.probe.rule(self.plan)
             scheduler = Scheduler(
@@ -406,7 +412,18 @@ class Prepared:
             else:
                 answers = scheduler.run_stream(iter(tasks), self.planned.expected)
             run = self.probe.collect(self.plan, self.planned.worker, answers)
+            self._check_strict(run)
             return as_result(store.finish(run, keeps_tasks=self.probe.keeps_tasks))
+
+    def _check_strict(self, run: Run) -> None:
+        """Refuse what was left out before, when nobody had asked for everything."""
+        data = run.manifest.data
+        left = [item.name for item in data.skipped] + [item.sample for item in data.failed]
+        if self.request.strict and left:
+            raise FaithscopeError(
+                f"'{left[0]}' was left out of the run, which strict forbids: leave strict out, or "
+                "fix it and choose another folder."
+            )
 
     def _check_finished(self, run: Run) -> None:
         """A finished run must be the one that was asked for, of the same data."""
@@ -514,7 +531,9 @@ def _check_fit(model: Model, images: Tensor, target: Tensor | None) -> None:
     with undisturbed(model.module), torch.no_grad():
         try:
             classes = model.logits(images[:1].to(model.dtype)).shape[1]
-        except (RuntimeError, AssertionError, ValueError, IndexError) as error:
+        except FaithscopeError:
+            raise
+        except Exception as error:
             raise cannot_run(model, images, error) from error
     if target is not None:
         check_classes(target, classes)

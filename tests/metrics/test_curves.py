@@ -151,7 +151,7 @@ def test_an_error_in_ones_own_metric_is_not_lost():
         raise ZeroDivisionError("mine")
 
     images = randn(2, 3, 10, 10)
-    with pytest.raises(ZeroDivisionError, match="mine"):
+    with pytest.raises(fs.FaithscopeError, match=r"'broken' failed .ZeroDivisionError: mine"):
         fs.evaluate(two_classes(images)[0], images, "gradient", broken)
 
 

@@ -816,6 +816,7 @@ def enlarged(result: fs.Result, count: int, distinct: int = 50) -> fs.Result:
             units=np.full(cells, units),
             k=pa.nulls(cells),
             finite=np.ones(cells, bool),
+            failed=np.zeros(cells, bool),
             constant=np.zeros(cells, bool),
         ),
     )

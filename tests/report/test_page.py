@@ -207,7 +207,7 @@ def test_curves_average_draws_and_bring_sizes_together() -> None:
     ]
     maps = [
         {"sample": sample, "method": "random", "draw": draw, "units": units}
-        | {"granularity": "pixel", "finite": True, "constant": False}
+        | {"granularity": "pixel", "finite": True, "constant": False, "failed": False}
         for sample, draw, units, _ in answers
     ]
     spans = [

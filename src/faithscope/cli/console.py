@@ -24,6 +24,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from faithscope.report.table import UNWRAPPED, Head, Number, Table
+from faithscope.verdicts.sentences import failed_line
 
 if TYPE_CHECKING:
     from faithscope.api import Prepared
@@ -324,16 +325,23 @@ def show_sensitivity(rows: Iterable[Mapping[str, Any]]) -> None:
 
 def show_skipped(found: Findings) -> None:
     """Name and count the samples that were left out."""
-    skipped = found.manifest.data.skipped
-    if not skipped:
-        return
-    total = found.manifest.data.samples + len(skipped)
-    word = found.replicate.word
-    say(f"{len(skipped)} of {total} {word}s left out:", "yellow", stderr=True)
-    for item in skipped[:NAMED]:
-        say(f"  {item.name}: {item.why}", "yellow", stderr=True)
-    if len(skipped) > NAMED:
-        say(f"  … and {len(skipped) - NAMED} more", "yellow", stderr=True)
+    data, word = found.manifest.data, found.replicate.word
+    total = data.samples + len(data.skipped)
+    if data.skipped:
+        count = f"{len(data.skipped)} of {total} {word}s left out:"
+        _name_some(count, [f"{item.name}: {item.why}" for item in data.skipped])
+    if data.failed:
+        samples = len({item.sample for item in data.failed})
+        count = f"{samples} of {total} {word}s failed:"
+        _name_some(count, [failed_line(item) for item in data.failed])
+
+
+def _name_some(count: str, lines: Sequence[str]) -> None:
+    say(count, "yellow", stderr=True)
+    for line in lines[:NAMED]:
+        say(f"  {line}", "yellow", stderr=True)
+    if len(lines) > NAMED:
+        say(f"  … and {len(lines) - NAMED} more", "yellow", stderr=True)
 
 
 # One image, and the problem whose answer is known

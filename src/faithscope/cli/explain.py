@@ -188,6 +188,8 @@ def _named_classes(model: Model, images: Tensor, result: Result) -> dict[str, di
     with undisturbed(model.module), torch.no_grad():
         probabilities = model.logits(images.to(model.device)).softmax(-1)[0].tolist()
     sample = result.samples.to_pylist()[0]
+    if sample["predicted"] < 0:
+        raise FaithscopeError(f"{model.name} answers NaN for this image: there is no class.")
     return {
         what: {
             "class": sample[column],

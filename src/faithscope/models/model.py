@@ -120,7 +120,7 @@ class Model:
         """The name of a class, or its number."""
         if self.classes is not None and 0 <= index < len(self.classes):
             return self.classes[index]
-        return str(index)
+        return str(index) if index >= 0 else "no class"
 
     def to(self, device: str | torch.device) -> Model:
         """Move the module, in place as torch does; returns self."""

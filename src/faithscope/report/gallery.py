@@ -103,7 +103,10 @@ def make_gallery(found: Findings, *, most_bytes: int = MOST_BYTES) -> Gallery | 
     }
     return Gallery(
         data=data,
-        classes={target: classes[str(target)] for target in sorted({s["target"] for s in shown})},
+        classes={
+            target: classes[str(target)]
+            for target in sorted({s["target"] for s in shown if s["target"] >= 0})
+        },
         flags=sorted(known),
         has_labels=any(sample["label"] >= 0 for sample in shown),
         shown=len(entries),

@@ -153,7 +153,7 @@ const makeGallery = (root) => {
   let chosen = [];
   let drawnItems = 0;
 
-  const className = (c) => data.classes[c] ?? `class ${c}`;
+  const className = (c) => data.classes[c] ?? (c < 0 ? "no class" : `class ${c}`);
   const caption = (sample) => {
     const said = `${className(sample.target)}, ${percent(sample.p)}`;
     return sample.label < 0 || sample.label === sample.target

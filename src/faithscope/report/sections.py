@@ -32,6 +32,7 @@ from faithscope.verdicts.sentences import (
     PROCEDURES,
     TEST_METRICS,
     counted,
+    failed_line,
     metric_verdicts,
     percent,
     test_score,
@@ -269,8 +270,13 @@ def about(found: Findings) -> Section:
     return Section(
         "Model and data",
         facts=[(name, text, notes * (name == "data")) for name, text in rows if text],
-        folded=[f"{item.name}: {item.why}" for item in data.skipped],
-        summary=f"{len(data.skipped)} left out",
+        folded=[
+            *(f"{item.name}: {item.why}" for item in data.skipped),
+            *(failed_line(item) for item in data.failed),
+        ],
+        summary=f"{len(data.skipped)} left out, {len({item.sample for item in data.failed})} failed"
+        if data.failed
+        else f"{len(data.skipped)} left out",
     )
 
 
@@ -294,6 +300,7 @@ def _watched(found: Findings) -> str:
     common = [
         f"{names[target] if target < len(names) else target} ({times:,})"
         for target, times in counts.most_common(MOST_CLASSES)
+        if target >= 0
     ]
     others = len(counts) - len(common)
     return ", ".join(common) + (f" and {others:,} more" if others else "")

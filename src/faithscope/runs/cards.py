@@ -117,6 +117,14 @@ class Left(Typed):
     why: str
 
 
+class Failed(Typed):
+    """A sample on which the model ("" as method) or a method raised."""
+
+    sample: str
+    method: str
+    why: str
+
+
 class Majority(Typed):
     """The most frequent class, and what answering it for everything would score."""
 
@@ -155,6 +163,7 @@ class DataCard(Typed):
     fingerprint: str
     accuracy: float | None = None
     skipped: tuple[Left, ...] = ()
+    failed: tuple[Failed, ...] = ()
     texts: TextCard | None = None
 
 

@@ -15,7 +15,7 @@ from faithscope.request import Perturb, Retrain, options
 from faithscope.runs.cards import Left, MethodCard, MetricCard, Named, Recipe, Typed, Whole
 from faithscope.runs.files import as_json, canonical
 
-FORMAT = 2
+FORMAT = 3
 """Of the files of a run; others are refused."""
 SECTIONS = ("model", "data", "methods", "metrics")
 """Options that a plan and a manifest have sections of their own for."""

@@ -41,7 +41,8 @@ SCHEMAS: Mapping[str, pa.Schema] = {
         "real: value",
         "text: flag",
     ),
-    # what the model answered when the units of these ranks were replaced
+    # what the model answered when the units of these ranks were replaced; the class is -1 where it
+    # answered NaN and -2 where it raised, as is the predicted class of a sample
     "responses": _schema(
         "text: sample method",
         "whole: draw start stop",
@@ -49,13 +50,13 @@ SCHEMAS: Mapping[str, pa.Schema] = {
         "whole: top1",
         "real: salience",
     ),
-    # a map; k is what "auto" chose for it
+    # a map; k is what "auto" chose for it; of one that failed there is none
     "maps": _schema(
         "text: sample method",
         "whole: draw",
         "text: granularity",
         "whole: units k",
-        "flag: finite constant",
+        "flag: finite constant failed",
     ),
     # which responses a metric reads, in its own order, of a map with so many units and that k
     "spans": _schema("whole: units k", "text: metric", "whole: place start stop"),
@@ -64,6 +65,8 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     ),
     # a sample that could not be used; in the end this stands in the manifest
     "skipped": _schema("text: sample", "long: reason"),
+    # a sample on which the model ("" as method) or a method raised; likewise
+    "failures": _schema("text: sample method", "long: reason"),
     "pictures": _schema("text: sample method kind", "whole: height width", "bytes: content"),
     # a point of a curve by one test metric; a training that several curves share is repeated
     "trainings": _schema(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from faithscope.runs.cards import Doubt, Stopping
+from faithscope.runs.cards import Doubt, Failed, Stopping
 from faithscope.verdicts.findings import Findings, Series
 
 Row = dict[str, Any]
@@ -352,7 +352,24 @@ def _truncated(found: Findings, doubt: Doubt) -> str:
     return f"{doubt.count:,} of {doubt.total:,} texts are longer than the model reads and were cut."
 
 
+def failed_line(failed: Failed) -> str:
+    """A sample on which something failed: which, of which method, and why."""
+    method = f" ({failed.method})" if failed.method else ""
+    return f"{failed.sample}{method}: {failed.why}"
+
+
+def _failed(found: Findings, doubt: Doubt) -> str:
+    left = (doubt.count or 0) - len(doubt.names)
+    more = f" and {left:,} more" if left > 0 else ""
+    return (
+        f"The model or a method failed on {doubt.count:,} of {counted(doubt.total or 0, 'image')} "
+        f"({', '.join(doubt.names)}{more}): these have no score there, and are left out of means "
+        "and tests pair by pair."
+    )
+
+
 _DOUBTS = {
+    "failed": _failed,
     "few_seeds": _few_seeds,
     "diverged": _diverged,
     "unlearned": _unlearned,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +16,7 @@ from faithscope.data import Batch
 from faithscope.errors import FaithscopeError
 from faithscope.methods import Method, explain_images
 from faithscope.metrics import AUTO_K, Metric, auto_k
-from faithscope.models import Model, PassCounter, cannot_run, undisturbed
+from faithscope.models import Model, PassCounter, undisturbed
 from faithscope.perturb import (
     Fill,
     FillContext,
@@ -24,11 +26,13 @@ from faithscope.perturb import (
     to_patches,
     to_pixels,
 )
+from faithscope.probes.perturb.failures import UNKNOWN, Failure, refuse_fatal, said, warn_of_moods
 from faithscope.probes.perturb.plan import MapPlan, plan_map
 from faithscope.probes.perturb.precision import Forward
 from faithscope.probes.perturb.respond import Advance, Responder, Rows, Subject, check_classes
 from faithscope.request import Perturb
 
+T = TypeVar("T")
 MINIATURE = 56
 """Longest side of a map that is kept to be looked at."""
 EXPLAIN_BATCH = 32
@@ -109,7 +113,8 @@ class Answers:
 
     Shapes: target, predicted, log_p0 [S]; log_p, top1 [R] in the order of the rows: the removed
     images, then each pair's own cuts, plan by plan. `miniatures`, by method, are small maps of the
-    first samples, [P, h, w]; `granularity` is that of each column's maps.
+    first samples, [P, h, w]; `granularity` is that of each column's maps. `failed` [S, M] tells
+    where there is no map, because the model or the method raised.
     """
 
     batch: Batch
@@ -122,6 +127,8 @@ class Answers:
     miniatures: Mapping[str, Tensor]
     granularity: Sequence[str]
     spent: Spent
+    failures: Sequence[Failure]
+    failed: Tensor
 
 
 def ask_shard(
@@ -138,7 +145,10 @@ def ask_shard(
     inputs = images.to(setup.forward.dtype)
     with undisturbed(model.module):
         log_p0, predicted, target = _intact(setup, responder, batch, inputs)
-        maps, explained = _maps(setup, batch, images, target)
+        failed = torch.zeros(len(images), len(setup.columns), dtype=torch.bool)
+        failures = _lost(batch, responder, failed)
+        aim = target.clamp_min(0)  # an unknown class is explained as if it were the first
+        maps, explained = _maps(setup, batch, images, aim, failed, failures)
         granularity = [
             _granularity(setup, column, values, images)
             for column, values in zip(setup.columns, maps, strict=True)
@@ -148,12 +158,13 @@ def ask_shard(
         del maps
         context = FillContext(batch.keys, request.seed, model.mean, model.std)
         exact = images.to(torch.promote_types(images.dtype, inputs.dtype))
-        field = setup.fill.field(exact, context).to(inputs.dtype)
+        field = _field(setup, exact, context).to(inputs.dtype)
         subject = Subject(inputs, field, ranked.ranks.flatten(0, 1), ranked.shape)
         rows = _rows(ranked)
         log_p, top1 = log_p0[:0], predicted[:0]
         if len(rows):
-            log_p, top1 = responder.perturbed(subject, rows, target)
+            log_p, top1 = responder.perturbed(subject, rows, aim)
+            failures += _raised(setup, batch, responder, ranked, rows)
     spent = Spent(
         responder.passes,
         explained.explanation_passes,
@@ -161,7 +172,18 @@ def ask_shard(
         explained.halvings + responder.halvings,
     )
     return Answers(
-        batch, ranked, target, predicted, log_p0, log_p, top1, miniatures, granularity, spent
+        batch,
+        ranked,
+        target,
+        predicted,
+        log_p0,
+        log_p,
+        top1,
+        miniatures,
+        granularity,
+        spent,
+        failures,
+        failed,
     )
 
 
@@ -172,15 +194,43 @@ def _intact(
     target = _given_target(setup, batch)
     if target is not None:
         target = target.to(inputs.device)
+    log_p0, predicted = responder.intact(inputs, target)
+    if batch.labels is not None and responder.classes:
+        check_classes(batch.labels, responder.classes)
+    return log_p0, predicted, predicted.clamp_min(UNKNOWN) if target is None else target
+
+
+def _lost(batch: Batch, responder: Responder, failed: Tensor) -> list[Failure]:
+    """The samples on which the model raised already when they were intact."""
+    failed[list(responder.failures)] = True
+    return [Failure(batch.samples[row], "", error) for row, error in responder.failures.items()]
+
+
+def _raised(
+    setup: Setup, batch: Batch, responder: Responder, ranked: Ranked, rows: Rows
+) -> list[Failure]:
+    """The maps of which the model raised on a perturbed input, each once."""
+    found: dict[tuple[int, str], Failure] = {}
+    samples, columns, _ = ranked.ranks.shape
+    for row, error in responder.failures.items():
+        sample = int(rows.sample[row])
+        is_removed = ranked.has_removed and row < samples
+        label = "" if is_removed else setup.columns[int(rows.map[row]) % columns].label
+        if ranked.finite[sample].any():  # else it is lost already
+            found.setdefault((sample, label), Failure(batch.samples[sample], label, error))
+    return list(found.values())
+
+
+def _field(setup: Setup, images: Tensor, context: FillContext) -> Tensor:
     try:
-        log_p0, predicted = responder.intact(inputs, target)
+        return setup.fill.field(images, context)
     except FaithscopeError:
         raise
-    except (RuntimeError, AssertionError, ValueError, IndexError) as error:
-        raise cannot_run(setup.model, inputs, error) from error
-    if batch.labels is not None:
-        check_classes(batch.labels, responder.classes)
-    return log_p0, predicted, predicted if target is None else target
+    except Exception as error:
+        refuse_fatal(error)
+        raise FaithscopeError(
+            f"The fill '{setup.request.fill}' failed ({said(error)}): fix it, or choose another."
+        ) from error
 
 
 def _given_target(setup: Setup, batch: Batch) -> Tensor | None:
@@ -195,19 +245,28 @@ def _given_target(setup: Setup, batch: Batch) -> Tensor | None:
     return batch.labels
 
 
-def _maps(setup: Setup, batch: Batch, images: Tensor, target: Tensor) -> tuple[list[Tensor], Spent]:
-    """Make or fetch one tensor of maps per column, in the columns' order."""
+def _maps(
+    setup: Setup,
+    batch: Batch,
+    images: Tensor,
+    target: Tensor,
+    failed: Tensor,
+    failures: list[Failure],
+) -> tuple[list[Tensor], Spent]:
+    """Make or fetch one tensor of maps per column, in the columns' order; a failed one is NaN."""
     wanted = [(column.method, column.draw) for column in setup.columns if column.method]
     made, spent = iter(list[Tensor]()), Spent(0, 0, 0.0, 0)
     if wanted:
-        explained, spent = _explain(setup, batch, images, target, wanted)
+        explained, spent = _explain(setup, batch, images, target, wanted, failed, failures)
         made = iter(explained)
     maps = []
     for column in setup.columns:
         if column.method:
             maps.append(next(made))
         else:
-            maps.append(_take(setup.maps[column.label], batch.positions).to(images.device))
+            given = _take(setup.maps[column.label], batch.positions).to(images.device)
+            lost = failed[:, len(maps)]
+            maps.append(given.masked_fill(lost[:, None, None], torch.nan) if lost.any() else given)
     return maps, spent
 
 
@@ -254,21 +313,89 @@ def _clock(device: torch.device) -> float:
 
 
 def _explain(
-    setup: Setup, batch: Batch, images: Tensor, target: Tensor, wanted: list[tuple[Method, int]]
+    setup: Setup,
+    batch: Batch,
+    images: Tensor,
+    target: Tensor,
+    wanted: list[tuple[Method, int]],
+    failed: Tensor,
+    failures: list[Failure],
 ) -> tuple[list[Tensor], Spent]:
     """Run the methods in batches that fit in memory, and note what that took."""
     counter, started = PassCounter(), _clock(images.device)
-    with counter.watch(setup.model.module):
+
+    def explained(places: slice, pairs: list[tuple[Method, int]]) -> tuple[list[Tensor], int]:
         maps, _, halvings = explain_images(
             setup.model,
-            images,
-            target,
-            wanted,
-            keys=batch.keys,
+            images[places],
+            target[places],
+            pairs,
+            keys=batch.keys[places],
             seed=setup.request.seed,
             batch_size=setup.explain_batch_size,
         )
+        return maps, halvings
+
+    halvings = 0
+    with counter.watch(setup.model.module):
+        whole: tuple[list[Tensor], int] | Exception
+        if failures:  # some samples are lost already
+            whole = failures[0].error
+        else:
+            whole = _tried(lambda: explained(slice(None), wanted))
+        if not isinstance(whole, Exception):
+            maps, halvings = whole
+        else:
+            columns = [place for place, held in enumerate(setup.columns) if held.method]
+            singly = []
+            for place, sample in enumerate(batch.samples):
+                once = partial(explained, slice(place, place + 1))
+                singly.append(_explain_one(sample, failed[place], columns, wanted, failures, once))
+            maps = [_stacked(column, images) for column in zip(*singly, strict=True)]
+            if not failures:
+                warn_of_moods("methods", whole)
     return maps, Spent(0, counter.count, _clock(images.device) - started, halvings)
+
+
+def _tried(call: Callable[[], T]) -> T | Exception:
+    """What a call gives, or the error of somebody's code in it."""
+    try:
+        return call()
+    except Exception as error:
+        refuse_fatal(error)
+        return error
+
+
+def _explain_one(
+    sample: str,
+    failed: Tensor,
+    columns: Sequence[int],
+    wanted: Sequence[tuple[Method, int]],
+    failures: list[Failure],
+    explained: Callable[[list[tuple[Method, int]]], tuple[list[Tensor], int]],
+) -> list[Tensor | None]:
+    """The maps of one sample; None where a method raises, found method by method."""
+    if failed[columns[0]]:
+        return [None] * len(wanted)
+    together = _tried(lambda: explained(list(wanted)))
+    if not isinstance(together, Exception):
+        return list(together[0])
+    maps: list[Tensor | None] = []
+    for column, pair in zip(columns, wanted, strict=True):
+        alone = _tried(partial(explained, [pair]))
+        if isinstance(alone, Exception):
+            failed[column] = True
+            failures.append(Failure(sample, pair[0].label, alone, by_method=True))
+        maps.append(None if isinstance(alone, Exception) else alone[0][0])
+    return maps
+
+
+def _stacked(maps: Sequence[Tensor | None], images: Tensor) -> Tensor:
+    """Maps of single images as one tensor, those that are missing as NaN."""
+    known = next((held for held in maps if held is not None), None)
+    empty = images.new_full((1, *images.shape[-2:]), torch.nan, dtype=torch.float64)
+    empty = empty if known is None else torch.full_like(known, torch.nan)
+    return torch.cat([empty if held is None else held for held in maps])
 
 
 def _rank(setup: Setup, maps: Sequence[Tensor], images: Tensor) -> Ranked:

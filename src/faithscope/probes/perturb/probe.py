@@ -32,15 +32,26 @@ from faithscope.metrics import Metric, SaCo, resolve_metrics
 from faithscope.models import Model, as_model, load_model, undisturbed
 from faithscope.perturb import FILLS
 from faithscope.probes.perturb.ask import Column, Setup
+from faithscope.probes.perturb.failures import FAILED, refuse_fatal, those_that_run
 from faithscope.probes.perturb.plan import check_resolution, passes_per_image
-from faithscope.probes.perturb.precision import prepare_forward
+from faithscope.probes.perturb.precision import Forward, prepare_forward
 from faithscope.probes.perturb.rescore import rescore
 from faithscope.probes.perturb.respond import choose_batch_size
 from faithscope.probes.perturb.stopping import Tolerance
 from faithscope.probes.perturb.worker import PerturbWorker
 from faithscope.probes.probe import Planned
 from faithscope.request import Given, Perturb
-from faithscope.runs.cards import Cost, DataCard, Left, MethodCard, MetricCard, ModelCard, Named
+from faithscope.runs.cards import (
+    Cost,
+    DataCard,
+    Doubt,
+    Failed,
+    Left,
+    MethodCard,
+    MetricCard,
+    ModelCard,
+    Named,
+)
 from faithscope.runs.machine import joined_names, joined_versions, this_machine
 from faithscope.runs.manifest import Manifest
 from faithscope.runs.plan import Plan
@@ -96,19 +107,14 @@ class PerturbProbe:
         n = _unit_count(model, images, request.units)
         k = one_k(request)
         check_resolution(metrics, k, _most_units(model, data, n, request.units))
-        example = images.to(model.device)
-        with undisturbed(model.module):
-            forward = prepare_forward(model, request.precision, example[:32])
-            size = request.batch_size
-            if size == "auto":
-                size = choose_batch_size(forward, example)
+        forward, size = _tried_out(model, request, images.to(model.device))
         setup = Setup(
             request=request,
             k=k,
             model=model,
             forward=forward,
             fill=FILLS[request.fill],
-            batch_size=int(size),
+            batch_size=size,
             columns=columns,
             metrics=metrics,
             maps=maps,
@@ -121,7 +127,7 @@ class PerturbProbe:
                 "methods": tuple(method.label for method in methods),
                 "metrics": tuple(metric.label for metric in metrics),
                 "precision": forward.precision,
-                "batch_size": int(size),
+                "batch_size": size,
             }
         )
         plan = Plan(
@@ -172,7 +178,12 @@ class PerturbProbe:
         if not samples.num_rows:
             raise _nothing_usable([Skipped(row["sample"], row["reason"]) for row in skipped])
         label, predicted = samples["label"].to_numpy(), samples["predicted"].to_numpy()
-        hits = (label == predicted)[label >= 0]
+        hits = (label == predicted)[(label >= 0) & (predicted != FAILED)]
+        failures = join_tables("failures", answers.parts("failures")).to_pylist()
+        failed = [
+            Failed(sample=row["sample"], method=row["method"], why=row["reason"])
+            for row in failures
+        ]
         model = worker.setup.model
         rule = self.rule(plan)
         if rule is not None:
@@ -196,6 +207,7 @@ class PerturbProbe:
                 fingerprint=_fingerprint(samples),
                 accuracy=float(hits.mean()) if len(hits) else None,
                 skipped=tuple(Left(name=row["sample"], why=row["reason"]) for row in skipped),
+                failed=tuple(failed),
             ),
             methods=_matched(plan, tables["maps"]),
             metrics={card.label: card for card in plan.metrics},
@@ -203,6 +215,7 @@ class PerturbProbe:
             machine=this_machine(joined_names(row["machine"] for row in tasks)),
             versions=joined_versions(row["versions"] for row in tasks),
             stopping=None if rule is None else rule.summary(),
+            doubts=_doubts(failed, samples.num_rows),
             inputs=answers.inputs,
         )
         return Run(manifest, tables)
@@ -299,6 +312,22 @@ def _only_by_name(what: str, request: Perturb, names: Iterable[str]) -> None:
             raise FaithscopeError(
                 f"{name} goes with {what} by name: leave it out beside an object, or give a name."
             )
+
+
+def _tried_out(model: Model, request: Perturb, images: Tensor) -> tuple[Forward, int]:
+    """The precision and the batch size, tried on images, of which some may fail."""
+
+    def choose(example: Tensor) -> tuple[Forward, int]:
+        with undisturbed(model.module):
+            forward = prepare_forward(model, request.precision, example[:32])
+            size = request.batch_size
+            return forward, choose_batch_size(forward, example) if size == "auto" else int(size)
+
+    try:
+        return choose(images)
+    except Exception as error:
+        refuse_fatal(error)
+        return choose(those_that_run(model, images))
 
 
 def _target(request: Perturb, given: Given, count: int) -> str | int | Tensor:
@@ -489,6 +518,13 @@ def _cost(tasks: Sequence[Mapping[str, Any]], deviation: float | None) -> Cost:
         batch_halvings=sum(row["halvings"] for row in tasks),
         fp16_deviation=deviation,
     )
+
+
+def _doubts(failed: Sequence[Failed], samples: int) -> tuple[Doubt, ...]:
+    names = tuple(dict.fromkeys(failure.sample for failure in failed))
+    if not names:
+        return ()
+    return (Doubt(kind="failed", names=names[:3], count=len(names), total=samples),)
 
 
 def _fingerprint(samples: pa.Table) -> str:

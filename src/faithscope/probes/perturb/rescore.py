@@ -51,6 +51,7 @@ def rescore(
         group=request.group,
         finite=grid.of("finite"),
         constant=grid.of("constant"),
+        failed=grid.of("failed"),
         imprecise=torch.tensor(imprecise),
     )
     names = (plan.model.name, plan.data.name, (request.fill, request.upsample))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from faithscope.errors import FaithscopeError
-from faithscope.models.memory import OUT_OF_MEMORY, halve
+from faithscope.models.memory import halve, is_out_of_memory
 from faithscope.perturb import Fill, unit_mask_to_pixels
+from faithscope.probes.perturb.failures import FAILED, UNKNOWN, refuse_fatal, warn_of_moods
 from faithscope.probes.perturb.precision import Forward, log_probabilities
 
 Advance = Callable[[int], None]
@@ -66,7 +67,11 @@ class Subject:
 
 @dataclass(eq=False)
 class Responder:
-    """Runs rows through the model; remembers the batch size that fits in memory."""
+    """Runs rows through the model; remembers the batch size that fits in memory.
+
+    A row on which the model raises has NaN and the class `FAILED`; one that it answers with NaN
+    has NaN and the class `UNKNOWN`.
+    """
 
     forward: Forward
     fill: Fill
@@ -75,6 +80,8 @@ class Responder:
     passes: int = 0
     halvings: int = 0
     classes: int = 0
+    failures: dict[int, Exception] = field(default_factory=dict)
+    """By their number, the rows of the last call on which the model raised."""
 
     def intact(self, images: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
         """Run intact images; without a target, each one's own prediction is the target.
@@ -105,21 +112,50 @@ class Responder:
     ) -> tuple[Tensor, Tensor]:
         kept: list[tuple[Tensor, Tensor]] = []
         done = 0
+        self.failures = {}
         with self.forward.mode():
             while done < len(rows):
                 size = balanced(len(rows) - done, self.batch_size)
                 part = rows[done : done + size]
                 try:
                     kept.append(self._answers(make(part), part, target, check))
-                except OUT_OF_MEMORY as error:
-                    self.batch_size = halve(size, error)
-                    self.halvings += 1
-                    continue
+                except Exception as error:
+                    if is_out_of_memory(error):
+                        self.batch_size = halve(size, error)
+                        self.halvings += 1
+                        continue
+                    refuse_fatal(error)
+                    before = len(self.failures)
+                    kept += self._one_by_one(done, part, make, target, check)
+                    if len(self.failures) == before:
+                        warn_of_moods("model", error)
                 done += size
                 self.passes += size
                 self.advance(size)
             log_p, top1 = (torch.cat(column) for column in zip(*kept, strict=True))
         return log_p.clone(), top1.clone()
+
+    def _one_by_one(
+        self,
+        first: int,
+        part: Rows,
+        make: Callable[[Rows], Tensor],
+        target: Tensor | None,
+        check: bool,
+    ) -> list[tuple[Tensor, Tensor]]:
+        """The rows from the `first` on singly, to find those on which the model raises."""
+        kept = []
+        for place in range(len(part)):
+            row = part[place : place + 1]
+            try:
+                kept.append(self._answers(make(row), row, target, check))
+            except Exception as error:
+                refuse_fatal(error)
+                self.failures[first + place] = error
+                kind = torch.promote_types(self.forward.dtype, torch.float32)
+                nothing = torch.full((1,), torch.nan, dtype=kind, device=row.sample.device)
+                kept.append((nothing, torch.full_like(row.sample, FAILED)))
+        return kept
 
     def _answers(
         self, inputs: Tensor, part: Rows, target: Tensor | None, check: bool
@@ -127,10 +163,14 @@ class Responder:
         log_p = log_probabilities(self.forward.logits(inputs))
         self.classes = log_p.shape[1]
         top1 = log_p.argmax(-1)
-        chosen = top1 if target is None else target[part.sample]
+        best = log_p.gather(1, top1[:, None])[:, 0]  # NaN if any answer is, for argmax finds that
+        known = top1.where(~best.isnan(), UNKNOWN)
+        if target is None:
+            return best, known
+        chosen = target[part.sample]
         if check:
             check_classes(chosen, log_p.shape[1])
-        return log_p.gather(1, chosen[:, None])[:, 0], top1
+        return log_p.gather(1, chosen[:, None])[:, 0], known
 
 
 def check_classes(chosen: Tensor, classes: int) -> None:

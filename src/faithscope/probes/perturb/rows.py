@@ -13,6 +13,7 @@ import torch
 from faithscope.data import Skipped
 from faithscope.data.pictures import picture_rows
 from faithscope.probes.perturb.ask import Answers, Setup
+from faithscope.probes.perturb.failures import Failure
 from faithscope.probes.perturb.plan import MapPlan
 from faithscope.probes.perturb.score import ShardResult, score_shard
 from faithscope.runs.tables import join_tables, make_table
@@ -62,6 +63,16 @@ def skipped_table(skipped: Sequence[Skipped]) -> pa.Table:
     """The images that were left out."""
     columns = {"sample": [s.sample for s in skipped], "reason": [s.reason for s in skipped]}
     return make_table("skipped", columns)
+
+
+def failure_table(failures: Sequence[Failure]) -> pa.Table:
+    """The samples on which the model or a method raised."""
+    columns = {
+        "sample": [failure.sample for failure in failures],
+        "method": [failure.method for failure in failures],
+        "reason": [failure.why for failure in failures],
+    }
+    return make_table("failures", columns)
 
 
 def score_table(
@@ -136,6 +147,7 @@ def _map_table(setup: Setup, answers: Answers, samples: np.ndarray) -> pa.Table:
             "k": ranked.auto.flatten().tolist() if ranked.is_automatic else [None] * rows,
             "finite": ranked.finite.flatten().tolist(),
             "constant": ranked.constant.flatten().tolist(),
+            "failed": answers.failed.flatten().tolist(),
         },
     )
 

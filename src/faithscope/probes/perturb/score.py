@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from faithscope.data import Batch
 from faithscope.errors import FaithscopeError
 from faithscope.metrics import Metric, Responses
 from faithscope.probes.perturb.ask import Answers, Column, Setup
+from faithscope.probes.perturb.failures import FAILED, said
 from faithscope.probes.perturb.plan import MapPlan
 
 
@@ -64,6 +66,7 @@ def score_shard(setup: Setup, answers: Answers) -> ShardResult:
         group=setup.request.group,
         finite=ranked.finite,
         constant=ranked.constant,
+        failed=answers.failed,
         imprecise=imprecise,
     )
     return ShardResult(batch, answers.target.cpu(), predicted, log_p0, *scored, responses)
@@ -106,12 +109,13 @@ def score_responses(
     group: str,
     finite: Tensor,
     constant: Tensor,
+    failed: Tensor,
     imprecise: Tensor,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, list[list[str]]]]:
     """Apply every metric's pure function; put a defined value and a flag on degenerate maps.
 
-    Shapes: log_p0, truth [S]; finite, constant bool [S, M]; imprecise bool [M] -> scores, the k
-    that was used and the flags by metric label, each [S, M].
+    Shapes: log_p0, truth [S]; finite, constant, failed bool [S, M]; imprecise bool [M] -> scores,
+    the k that was used and the flags by metric label, each [S, M].
     """
     scores, ks, flags = {}, {}, {}
     constant = finite & constant
@@ -120,13 +124,15 @@ def score_responses(
         used = torch.zeros(finite.shape, dtype=torch.int64)
         few = torch.zeros(finite.shape, dtype=torch.bool)
         broken = torch.zeros(finite.shape, dtype=torch.bool)
+        raised = failed.clone()
         for part in responses:
             k = part.plan.k[metric.label]
             values[part.sample, part.map] = _scored(metric, part, log_p0, truth, group)
             used[part.sample, part.map] = k
             few[part.sample, part.map] = metric.label in part.plan.few
-            answers = part.log_p[:, [0, *part.plan.index[metric.label]]]  # 0 is the intact input
-            broken[part.sample, part.map] = answers.isnan().any(1)
+            read = [0, *part.plan.index[metric.label]]  # 0 is the intact input
+            broken[part.sample, part.map] = part.log_p[:, read].isnan().any(1)
+            raised[part.sample, part.map] |= (part.top1[:, read] == FAILED).any(1)
         if metric.constant_score is not None:
             values[constant] = metric.constant_score
         replacement, reason = metric.undefined
@@ -134,10 +140,11 @@ def score_responses(
         values[undefined] = replacement
         values[broken] = torch.nan
         marks = (
-            (~finite, "nan_map"),
+            (raised, "failed"),
+            (~finite & ~failed, "nan_map"),
             (constant, "degenerate"),
             (undefined & ~constant, reason),
-            (broken, "nan_response"),
+            (broken & ~raised, "nan_response"),
             (few, "few_units"),
             (imprecise.expand_as(few), "low_precision"),
         )
@@ -161,15 +168,22 @@ def _scored(
         sizes = torch.tensor([part.plan.cuts[place] for place in index]).diff(dim=1)[:, 0]
         salience = salience / sizes.clamp_min(1)
     hit = part.top1[:, index] == truth[part.sample, None]
-    scores = metric.score(
-        Responses(log_p0[part.sample], part.log_p[:, index], hit.double(), salience)
-    )
-    if scores.shape != part.sample.shape:
+    responses = Responses(log_p0[part.sample], part.log_p[:, index], hit.double(), salience)
+    try:
+        scores: Any = metric.score(responses)
+    except FaithscopeError:
+        raise
+    except Exception as error:
         raise FaithscopeError(
-            f"The metric '{metric.label}' returned a score of shape {list(scores.shape)} for "
-            f"{len(part.sample)} curves: it must give one number each, reduce the last axis only."
+            f"The metric '{metric.label}' failed ({said(error)}): fix it, or leave it out."
+        ) from error
+    if not isinstance(scores, Tensor) or scores.is_complex() or scores.shape != part.sample.shape:
+        kind = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise FaithscopeError(
+            f"The metric '{metric.label}' returned {kind} for {len(part.sample)} curves: it must "
+            "give one real number each as a tensor, reduce the last axis only."
         )
-    return scores
+    return scores.double()
 
 
 def _flags(marks: Sequence[tuple[Tensor, str]]) -> list[list[str]]:

@@ -14,9 +14,22 @@ import torch
 from faithscope.data import Batch, ImageData, IndexedImages, Skipped
 from faithscope.errors import FaithscopeError
 from faithscope.methods import explain_batch
-from faithscope.models import cannot_run, undisturbed
+from faithscope.models import undisturbed
 from faithscope.probes.perturb.ask import Answers, Setup, ask_shard
-from faithscope.probes.perturb.rows import join_shards, shard_tables, skipped_table
+from faithscope.probes.perturb.failures import (
+    Failure,
+    check_some_work,
+    refuse_failures,
+    refuse_fatal,
+    refuse_skipped,
+    said,
+)
+from faithscope.probes.perturb.rows import (
+    failure_table,
+    join_shards,
+    shard_tables,
+    skipped_table,
+)
 from faithscope.runs.machine import task_row
 from faithscope.runs.tables import table_of_rows
 from faithscope.runs.task import Context, Loaded, Tables, Task
@@ -31,6 +44,7 @@ class Asked:
 
     answers: Sequence[Answers]
     skipped: Sequence[Skipped]
+    failures: Sequence[Failure]
     began: float
 
 
@@ -86,12 +100,34 @@ class PerturbWorker:
                     )
                 )
                 left = max(0, left - len(batch.images))
-        return Asked(answers, [item for batch in value for item in batch.skipped], began)
+        skipped = [item for batch in value for item in batch.skipped]
+        failures = [failure for held in answers for failure in held.failures]
+        self._check_left_out(task, answers, skipped, failures)
+        return Asked(answers, skipped, failures, began)
+
+    def _check_left_out(
+        self,
+        task: Task,
+        answers: Sequence[Answers],
+        skipped: Sequence[Skipped],
+        failures: Sequence[Failure],
+    ) -> None:
+        """Stop if nothing of the first task works, or if nothing may be left out."""
+        if failures and not task.arguments["offset"]:
+            columns = dict.fromkeys(column.label for column in self.setup.columns)
+            samples = sum(len(held.batch.samples) for held in answers)
+            images = answers[0].batch.images
+            check_some_work(self.setup.model, images, failures, list(columns), samples)
+        if self.setup.request.strict:
+            refuse_skipped(skipped)
+            refuse_failures(failures)
 
     def finish(self, task: Task, computed: Asked, context: Context) -> Tables:
         """Fetch the answers from the device and score them."""
         answers = computed.answers
         tables = {"skipped": skipped_table(computed.skipped)} if computed.skipped else {}
+        if computed.failures:
+            tables["failures"] = failure_table(computed.failures)
         if answers:
             tables |= join_shards(
                 [shard_tables(self.setup, self.data.name, held) for held in answers]
@@ -113,26 +149,37 @@ class PerturbWorker:
         """Time one batch of the model and one small batch of the methods.
 
         On a CPU the methods are timed on a single image: integrated gradients of a few images can
-        take longer than somebody who only wants to know will wait.
+        take longer than somebody who only wants to know will wait. Images that fail are passed
+        over.
         """
+        fast = self.setup.model.device.type == "cuda"
+        count = self.setup.explain_batch_size if fast else 1
+        last: Exception | None = None
+        for first in (0, *range(1, len(self.example.images))):
+            try:
+                return self._measured(slice(first, first + count))
+            except Exception as error:
+                refuse_fatal(error)
+                last, count = error, 1
+        assert last is not None
+        raise FaithscopeError(
+            f"{self.setup.model.name} cannot run images of shape "
+            f"{list(self.example.images.shape[1:])}, or a method fails on each of them: "
+            f"{said(last)}."
+        ) from last
+
+    def _measured(self, places: slice) -> Mapping[str, float]:
         setup = self.setup
-        batch = self.example
-        fast = setup.model.device.type == "cuda"
-        images = batch.images[: setup.explain_batch_size if fast else 1].to(setup.model.device)
+        images = self.example.images[places].to(setup.model.device)
         few = images.to(setup.forward.dtype)
         inputs = few.repeat(setup.batch_size // len(few) + 1, 1, 1, 1)[: setup.batch_size]
         with undisturbed(setup.model.module), setup.forward.mode():
-            try:
-                per_pass = _timed(lambda: setup.forward.logits(inputs)) / len(inputs)
-            except FaithscopeError:
-                raise
-            except (RuntimeError, AssertionError, ValueError, IndexError) as error:
-                raise cannot_run(setup.model, images, error) from error
+            per_pass = _timed(lambda: setup.forward.logits(inputs)) / len(inputs)
         wanted = [(column.method, column.draw) for column in setup.columns if column.method]
         target = torch.zeros(len(images), dtype=torch.int64, device=images.device)
         per_image = 0.0
         if wanted:
-            keys = batch.keys[: len(images)]
+            keys = self.example.keys[places]
             once = _timed(lambda: explain_batch(setup.model, images, target, wanted, keys=keys))
             per_image = once / len(images)
         return {"model passes": per_pass, "images": per_image}

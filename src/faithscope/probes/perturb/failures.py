@@ -1,0 +1,128 @@
+"""A model or a method that raises costs the image it raises on, not the run.
+
+A batch that fails is run again one by one, so that what fails is found and named.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from faithscope.data import Skipped
+from faithscope.errors import FaithscopeError, shortened
+from faithscope.models import Model, cannot_run
+from faithscope.models.memory import halve, is_out_of_memory
+
+UNKNOWN, FAILED = -1, -2
+"""What stands in the place of a predicted class: the model answered NaN, or it raised."""
+FATAL = ("CUDA error", "device-side assert", "cuDNN error", "HIP error")
+"""After these a device answers nothing any more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """What failed: the model on a sample, or on perturbed inputs of one map, or a method."""
+
+    sample: str
+    method: str
+    """"" if the sample is lost to all methods."""
+    error: Exception
+    by_method: bool = False
+    """Whether it was the method itself that raised."""
+
+    @property
+    def why(self) -> str:
+        """The error in one line."""
+        who = "the method" if self.by_method else "the model"
+        return f"{who} raised {said(self.error)}"
+
+
+def said(error: Exception) -> str:
+    """An error of somebody's code in one line.
+
+    >>> said(ValueError("no faces here"))
+    'ValueError: no faces here'
+    """
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {shortened(first, 200)}".rstrip(": ")
+
+
+def refuse_fatal(error: Exception) -> None:
+    """Raise an error that is not of one image: ours, of memory, or of a device that is lost."""
+    if isinstance(error, FaithscopeError):
+        raise error
+    if is_out_of_memory(error):
+        halve(1, error)
+    if any(words in str(error) for words in FATAL):
+        raise FaithscopeError(
+            f"The device failed ({said(error)}): what is finished is kept with out=…; run the same "
+            "command again to resume."
+        ) from error
+
+
+def warn_of_moods(who: str, error: Exception) -> None:
+    """Say that something raised on a batch, but on none of its images alone."""
+    warnings.warn(
+        f"The {who} raised {said(error)} on a batch, but on none of its images alone: they were "
+        "run one by one.",
+        stacklevel=2,
+    )
+
+
+def check_some_work(
+    model: Model, images: Tensor, failures: Sequence[Failure], columns: Sequence[str], samples: int
+) -> None:
+    """Stop if everything of a method, or of all, failed on the first images [S, C, H, W]."""
+    lost = {failure.sample: failure for failure in failures if not failure.method}
+    for column in columns:
+        own = {failure.sample: failure for failure in failures if failure.method == column}
+        if len({*lost, *own}) < samples:
+            continue
+        first = next(iter([*own.values(), *lost.values()]))
+        if first.by_method:
+            raise FaithscopeError(
+                f"The method '{column}' fails on every image ({said(first.error)}): fix it, or "
+                "leave it out."
+            ) from first.error
+        raise cannot_run(model, images, first.error) from first.error
+
+
+def refuse_skipped(skipped: Sequence[Skipped]) -> None:
+    """What `strict` asks for: the first sample that cannot be read as an error."""
+    if skipped:
+        raise FaithscopeError(
+            f"The sample '{skipped[0].sample}' would be left out, which strict forbids: "
+            f"{skipped[0].reason}."
+        )
+
+
+def refuse_failures(failures: Sequence[Failure]) -> None:
+    """What `strict` asks for: the first failure as an error."""
+    if failures:
+        first = failures[0]
+        method = f" of '{first.method}'" if first.method else ""
+        raise FaithscopeError(
+            f"The sample '{first.sample}'{method} would be left out, which strict forbids: "
+            f"{first.why}."
+        ) from first.error
+
+
+def those_that_run(model: Model, images: Tensor) -> Tensor:
+    """The images [S, C, H, W] that a model can be run on, found one by one; none is an error."""
+    found, last = list[Tensor](), None
+    for image in torch.split(images, 1):
+        try:
+            with torch.inference_mode():
+                model.logits(image.to(model.dtype))
+            found.append(image)
+        except Exception as error:
+            refuse_fatal(error)
+            last = error
+    if not found:
+        assert last is not None
+        raise cannot_run(model, images, last) from last
+    return torch.cat(found)
