@@ -85,7 +85,7 @@ def test_axes_take_one_value_or_several_and_every_combination_is_a_cell(tmp_path
         ("models: m:x\ndata: d\nname: 2020-13-45\n", ["is not YAML"]),
         ("[" * 5000, ["is not YAML"]),
         ("models: m:x\ndata: d\nname: ../../evil\n", ["plain word"]),
-        ("models: [{name: 'm:x', checkpoint: 5}]\ndata: d\n", ["checkpoint must be text"]),
+        ("models: [{name: 'm:x', checkpoint: 5}]\ndata: d\n", ["checkpoint must be a path"]),
         ("models: [{name: 'm:x', pretrained: 5}]\ndata: d\n", ["true or false"]),
         (
             "data: d\nmodels: [{name: 'm:x', checkpoint: a/w}, {name: 'm:x', checkpoint: b/w}]\n",

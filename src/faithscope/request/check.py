@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from faithscope.errors import FaithscopeError, unknown
 from faithscope.registry import registry
 from faithscope.request.option import Option, options, python_names
+from faithscope.request.paths import as_path
 from faithscope.request.requests import Request
 
 MOST_VALUES = 20_000
@@ -32,8 +33,10 @@ def check_request(kind: type[R], values: Mapping[str, Any], *, of: str = "option
     for name in values:
         if name not in known:
             raise unknown(of, str(name), python_names(kind))
-    given = {
-        name: _in_its_form(kind.model_fields[name].annotation, plain(value))
+    given: dict[str, Any] = {
+        name: str(as_path(value, known[name].name or name))
+        if known[name].is_path and value is not None
+        else _in_its_form(kind.model_fields[name].annotation, plain(value))
         for name, value in values.items()
     }
     try:

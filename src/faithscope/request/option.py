@@ -31,6 +31,7 @@ class Option:
             "freely" or "never".
         by_hand: whether it may only be given in Python or typed on the command line, never by a
             file.
+        is_path: whether a value is the path of a file or folder.
         meanings: what a value means, for the reader of a page; "" stands for any other value.
     """
 
@@ -46,6 +47,7 @@ class Option:
     choices: str = ""
     differs: Literal["alone", "freely", "never"] = "alone"
     by_hand: bool = False
+    is_path: bool = False
     meanings: Mapping[str, str] = field(default_factory=dict)
 
     def meaning(self, value: object) -> str:

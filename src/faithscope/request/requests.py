@@ -67,6 +67,7 @@ class Request(BaseModel):
             "a path",
             metavar="DIR",
             role="running",
+            is_path=True,
         ),
     ] = None
     strict: Annotated[
@@ -256,9 +257,10 @@ class Perturb(Request):
         str | None,
         Option(
             "Weights: a .safetensors file or a torch state dict.",
-            "text",
+            "a path",
             metavar="FILE",
             role="running",
+            is_path=True,
         ),
     ] = None
     pretrained: Annotated[
