@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-from faithscope.errors import LONGEST, FaithscopeError
+from faithscope.errors import LONGEST, FaithscopeError, printable
 
 TIMES = float(os.environ.get("FAITHSCOPE_FUZZ", "1"))
 SECONDS = 60
@@ -45,7 +45,7 @@ def answered(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
             return call(*args, **options)
     except FaithscopeError as error:
         text = str(error)
-        assert text and text.isprintable() and len(text) <= LONGEST, repr(text[:300])
+        assert text and printable(text) == text and len(text) <= LONGEST, repr(text[:300])
         return error
     except Hang:
         raise

@@ -86,7 +86,7 @@ class Model:
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Run the model once on [B, C, H, W]; unwraps Hugging Face outputs, tuples and dicts."""
-        return unwrap_logits(self.module(inputs))
+        return unwrap_logits(self.module(inputs), len(inputs))
 
     def grid(self, height: int, width: int) -> tuple[int, int] | None:
         """Rows and columns of patches in an image of this size, where they are known to fit."""
@@ -128,8 +128,8 @@ class Model:
         return self
 
 
-def unwrap_logits(output: Any) -> Tensor:
-    """Find the logits [B, classes] in whatever a classifier returns."""
+def unwrap_logits(output: Any, count: int) -> Tensor:
+    """Find the logits [B, classes] in whatever a classifier returns for `count` inputs."""
     if isinstance(output, dict) and "logits" in output:
         output = output["logits"]
     elif hasattr(output, "logits"):
@@ -141,6 +141,15 @@ def unwrap_logits(output: Any) -> Tensor:
         raise FaithscopeError(
             f"The model must return logits of shape [batch, classes], got {shape}: wrap a "
             "classifier, not a feature extractor."
+        )
+    if output.is_complex() or output.is_meta or output.layout != torch.strided:
+        raise FaithscopeError(
+            "The model must return logits as an ordinary tensor of real numbers, not a complex, "
+            "sparse or meta one."
+        )
+    if len(output) != count:
+        raise FaithscopeError(
+            f"The model returned {len(output)} answers to {count} images: it must answer each."
         )
     if output.shape[1] < 2:
         raise FaithscopeError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from faithscope.errors import FaithscopeError, shortened, shown, unknown
 from faithscope.models.attention import AttentionView
 from faithscope.models.model import Model
 from faithscope.models.options import SAFE, check_config, check_memory, check_safe, not_loaded
-from faithscope.models.vit import find_patch_size, find_vit
+from faithscope.models.vit import as_pair, find_patch_size, find_vit
 from faithscope.registry import Registry, parse_spec
 
 Source = Callable[..., Model]
@@ -106,12 +107,26 @@ def wrap(
     """
     if not isinstance(module, nn.Module):
         raise FaithscopeError(f"fs.wrap takes a torch module, got {type(module).__name__}.")
-    size = input_size or _declared_size(module)
-    patches = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
-    if patches is not None and not all(isinstance(side, int) and side > 0 for side in patches):
-        raise FaithscopeError(f"patch_size must be whole numbers above 0, got {patch_size!r}.")
+    if name is not None and (not isinstance(name, str) or not name):
+        raise FaithscopeError(f"name must be a text, got {shown(name)}.")
+    size = _given_pair("input_size", input_size) or _declared_size(module)
+    patches = _given_pair("patch_size", patch_size)
     if readout not in (None, "class", "mean"):
         raise unknown("readout", str(readout), ("class", "mean"))
+    if prefix_tokens is not None and (
+        not isinstance(prefix_tokens, int) or isinstance(prefix_tokens, bool) or prefix_tokens < 0
+    ):
+        raise FaithscopeError(
+            f"prefix_tokens must be a whole number of at least 0, got {shown(prefix_tokens)}."
+        )
+    if transform is not None and not callable(transform):
+        raise FaithscopeError(
+            f"transform must be a function of a PIL image, got {shown(transform)}."
+        )
+    if attention is not None and not isinstance(attention, Sequence):
+        raise FaithscopeError(
+            f"attention must be a list of attention modules, got {shown(attention)}."
+        )
     mean_, std_ = _normalisation(mean, std)
     if transform is None and size and mean_ and std_:
         transform = plain_transform(size, mean_, std_)
@@ -122,7 +137,7 @@ def wrap(
         mean=mean_,
         std=std_,
         transform=transform,
-        classes=None if classes is None else tuple(classes),
+        classes=_class_names(classes),
         patch_size=patches or find_patch_size(module, size),
         vit=find_vit(module, attention=attention, prefix_tokens=prefix_tokens, readout=readout),
     )
@@ -135,15 +150,38 @@ def _normalisation(
     if mean is None and std is None:
         return None, None
     try:
-        means, stds = tuple(map(float, mean or ())), tuple(map(float, std or ()))
-    except TypeError:
+        means, stds = (tuple(float(one) for one in given or ()) for given in (mean, std))
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         means, stds = (), ()
-    if not means or len(means) != len(stds) or min(stds) <= 0:
+    numbers = (*means, *stds)
+    if not means or len(means) != len(stds) or min(stds) <= 0 or not all(map(isfinite, numbers)):
         raise FaithscopeError(
             f"mean and std must be given together, one number per channel and std above 0, got "
-            f"{mean!r} and {std!r}."
+            f"{shown(mean)} and {shown(std)}."
         )
     return means, stds
+
+
+def _class_names(classes: Any) -> tuple[str, ...] | None:
+    """Check the names of classes, one text each."""
+    if classes is None:
+        return None
+    listed = tuple(classes) if isinstance(classes, Sequence) else ()
+    if isinstance(classes, str) or not listed or not all(isinstance(one, str) for one in listed):
+        raise FaithscopeError(f"classes must be a list of names, got {shown(classes)}.")
+    return listed
+
+
+def _given_pair(what: str, value: Any) -> tuple[int, int] | None:
+    """Check a size in pixels: height and width, or one number for both."""
+    if value is None:
+        return None
+    found = None if isinstance(value, bool) else as_pair(value)
+    if found is None:
+        raise FaithscopeError(
+            f"{what} must be whole numbers above 0, height and width, got {shown(value)}."
+        )
+    return found
 
 
 def as_model(model: Model | nn.Module | str) -> Model:

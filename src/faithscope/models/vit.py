@@ -117,6 +117,11 @@ def _find_blocks(
 def _as_view(item: AttentionView | nn.Module, module: nn.Module) -> AttentionView:
     if isinstance(item, AttentionView):
         return item
+    if not isinstance(item, nn.Module):
+        raise FaithscopeError(
+            "fs.wrap(attention=[…]) takes attention modules or AttentionViews, got "
+            f"{type(item).__name__}."
+        )
     views = find_attentions(item)
     if len(views) != 1:
         raise FaithscopeError(
@@ -132,11 +137,11 @@ def find_patch_size(
 ) -> tuple[int, int] | None:
     """Find the patch size in pixels where the libraries keep it."""
     for child in module.modules():
-        grid = _pair(getattr(child, "grid_size", None))  # timm; also of a convolutional stem
-        whole = _pair(getattr(child, "img_size", None)) or input_size  # of this grid
+        grid = as_pair(getattr(child, "grid_size", None))  # timm; also of a convolutional stem
+        whole = as_pair(getattr(child, "img_size", None)) or input_size  # of this grid
         if grid and whole:
             return whole[0] // grid[0], whole[1] // grid[1]
-        size = _pair(getattr(child, "patch_size", None))
+        size = as_pair(getattr(child, "patch_size", None))
         if size:
             return size
     convolutions = [child for child in module.modules() if isinstance(child, nn.Conv2d)]
@@ -145,7 +150,7 @@ def find_patch_size(
     return None
 
 
-def _pair(value: object) -> tuple[int, int] | None:
+def as_pair(value: object) -> tuple[int, int] | None:
     """Two whole numbers above 0, or one for both; None if it is anything else."""
     both = (value, value) if isinstance(value, int) else value
     if not isinstance(both, Sequence) or len(both) != 2:

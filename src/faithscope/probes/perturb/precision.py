@@ -94,7 +94,7 @@ def _forward(model: Model, precision: str) -> Forward:
         ) from error
 
     def logits(inputs: Tensor) -> Tensor:
-        return unwrap_logits(module(inputs))
+        return unwrap_logits(module(inputs), len(inputs))
 
     return Forward(precision, dtype, logits, model.device.type)
 
