@@ -8,7 +8,6 @@ from faithscope.data.images import (
     LoaderImages,
     Skipped,
     as_image_data,
-    as_tensor,
     class_numbers,
     image_digests,
     in_random_order,
@@ -16,6 +15,7 @@ from faithscope.data.images import (
     read_image,
 )
 from faithscope.data.sources import SOURCES, Source, fit_labels, load_data
+from faithscope.data.tensors import as_numbers, as_tensor
 
 __all__ = [
     "SOURCES",
@@ -27,6 +27,7 @@ __all__ = [
     "Skipped",
     "Source",
     "as_image_data",
+    "as_numbers",
     "as_tensor",
     "class_numbers",
     "fit_labels",

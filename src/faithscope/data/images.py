@@ -24,6 +24,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, unknown
 from faithscope.models import BUNDLE, Model
 
@@ -337,7 +338,7 @@ def as_image_data(images: Any, labels: Any = None, *, name: str = "tensor") -> I
         )
     if isinstance(images, TensorImages | LazyImages | ShuffledImages | LoaderImages):
         return images
-    if isinstance(images, np.ndarray):
+    if isinstance(images, np.ndarray | Tensor):
         images = _as_image(images)
     if isinstance(images, list | tuple):
         images = [_as_image(image) for image in images]
@@ -377,35 +378,24 @@ def as_image_data(images: Any, labels: Any = None, *, name: str = "tensor") -> I
 def class_numbers(what: str, values: Any) -> Tensor:
     """Turn one class number or several into int64 on the CPU; refuse what is not one."""
     try:
-        given = torch.as_tensor(values).cpu()
-        numbers = given.to(torch.int64)
-    except (TypeError, ValueError, RuntimeError):
+        given = as_tensor(values).cpu()
+        numbers = given.detach().to(torch.int64)
+    except FaithscopeError:
         given = numbers = torch.tensor(-1)
-    if (numbers != given).any() or (numbers < 0).any():
+    wrong = (numbers != given).any() or (numbers < 0).any()  # NaN and infinity differ, too
+    if wrong or given.dtype == torch.bool:
         raise FaithscopeError(f"{what} must be class numbers, whole and from 0 upwards.")
     return numbers
 
 
 def _as_image(image: Any) -> Tensor:
     try:
-        return as_tensor(image)
-    except (TypeError, ValueError, RuntimeError):
+        return as_tensor(image).detach()
+    except FaithscopeError:
         raise FaithscopeError(
             f"Images must be float tensors [channels, height, width] normalised for the model, got "
             f"{type(image).__name__}: use model.transform on a PIL image, or give a folder."
         ) from None
-
-
-def as_tensor(values: Any) -> Tensor:
-    """A tensor of anything array-like; arrays torch cannot share (byte order, strides) are copied.
-
-    >>> as_tensor(np.arange(3.0)[::-1])
-    tensor([2., 1., 0.], dtype=torch.float64)
-    """
-    if isinstance(values, np.ndarray):
-        native = values.astype(values.dtype.newbyteorder("="), copy=False)
-        values = np.require(native, requirements=["C", "W"])
-    return torch.as_tensor(values)
 
 
 def image_digests(images: Tensor) -> tuple[str, ...]:

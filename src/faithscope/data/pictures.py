@@ -54,6 +54,8 @@ def scale_map(values: Array) -> tuple[str, Array]:
     low, high = float(values.min()), float(values.max())
     if low == high:
         return "constant", np.zeros(values.shape)
+    if max(-low, high) > 1e300:  # or a difference would overflow
+        values, low, high = values * 2.0**-64, low * 2.0**-64, high * 2.0**-64
     if low < 0 < high:
         return "signed", (values / _bound(np.abs(values))).clip(-1, 1)
     return "plain", ((values - low) / _bound(values - low)).clip(0, 1)

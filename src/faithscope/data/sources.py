@@ -23,7 +23,6 @@ from faithscope.data.images import (
     ImageData,
     LazyImages,
     as_rgb,
-    as_tensor,
     bundled_images,
     choose_subset,
     class_numbers,
@@ -32,6 +31,7 @@ from faithscope.data.images import (
     plain_name,
     read_image,
 )
+from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, choose
 from faithscope.models import Model
 from faithscope.registry import Registry, check_options, parse_spec

@@ -13,7 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from faithscope.errors import FaithscopeError
+from faithscope.data.tensors import as_numbers, check_shapes, common_type
+from faithscope.errors import FaithscopeError, shown
 from faithscope.metrics.metric import Metric, Responses, register_metric
 from faithscope.perturb import (
     Span,
@@ -37,7 +38,9 @@ def mean_drop(p0: Tensor, p: Tensor) -> Tensor:
     >>> mean_drop(torch.tensor(0.9), torch.tensor([0.9, 0.5, 0.1]))
     tensor(0.4000)
     """
-    return (p0[..., None] - p).mean(-1)
+    before, after = as_numbers(p0, "p0"), _levels(p, "p")
+    check_shapes("p0 and p", before[..., None], after)
+    return (before[..., None] - after).mean(-1).to(common_type(p0, p))
 
 
 def mean_log_odds(log_p0: Tensor, log_p: Tensor) -> Tensor:
@@ -47,7 +50,9 @@ def mean_log_odds(log_p0: Tensor, log_p: Tensor) -> Tensor:
 
     Shapes: log_p0 [...], log_p [..., S] -> [...].
     """
-    return (log_p - log_p0[..., None]).mean(-1)
+    before, after = as_numbers(log_p0, "log_p0"), _levels(log_p, "log_p")
+    check_shapes("log_p0 and log_p", before[..., None], after)
+    return (after - before[..., None]).mean(-1).to(common_type(log_p0, log_p))
 
 
 def area(values: Tensor) -> Tensor:
@@ -60,7 +65,19 @@ def area(values: Tensor) -> Tensor:
     >>> area(torch.tensor([1.0, 1.0, 0.0]))
     tensor(0.7500)
     """
-    return torch.trapezoid(values, dx=1 / (values.shape[-1] - 1), dim=-1)
+    curve = _levels(values, "values", least=2)
+    return torch.trapezoid(curve, dx=1 / (curve.shape[-1] - 1), dim=-1).to(common_type(values))
+
+
+def _levels(values: Tensor, what: str, least: int = 1) -> Tensor:
+    """The levels of a curve on the last axis, as many as are needed."""
+    curve = as_numbers(values, what)
+    if curve.ndim == 0 or curve.shape[-1] < least:
+        raise FaithscopeError(
+            f"{what} must hold at least {least} level{'s' * (least > 1)} on its last axis, got "
+            f"shape {list(curve.shape)}."
+        )
+    return curve
 
 
 @dataclass(frozen=True)
@@ -72,7 +89,8 @@ class CurveMetric(Metric):
     def __post_init__(self) -> None:
         if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
             raise FaithscopeError(
-                f"steps of '{self.name}' must be a whole number of at least 1, got {self.steps!r}."
+                f"steps of '{self.name}' must be a whole number of at least 1, got "
+                f"{shown(self.steps)}."
             )
 
     def resolution(self, k: int | str) -> int:
@@ -137,10 +155,11 @@ class Auc(Metric):
     step: int = 10
 
     def __post_init__(self) -> None:
-        if not isinstance(self.step, int) or not 1 <= self.step <= 100 or 100 % self.step:
+        whole = isinstance(self.step, int) and not isinstance(self.step, bool)
+        if not whole or not 1 <= self.step <= 100 or 100 % self.step:
             raise FaithscopeError(
                 f"step of 'auc' is a whole number of per cent that divides 100 (10 or 5 as in the "
-                f"papers), got {self.step!r}."
+                f"papers), got {shown(self.step)}."
             )
 
     def resolution(self, k: int | str) -> int:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
-import torch
 from torch import Tensor
 
+from faithscope.data.tensors import as_numbers
 from faithscope.errors import FaithscopeError, unknown
 from faithscope.perturb import Span, most_relevant_first
 from faithscope.registry import Registry, as_list, check_options, format_spec, parse_spec
@@ -155,7 +155,7 @@ class CallableMetric(Metric):
 
     def score(self, responses: Responses) -> Tensor:
         """Call the user's function."""
-        return torch.as_tensor(self.function(responses), dtype=torch.float64)
+        return as_numbers(self.function(responses), f"The scores of '{self.label}'")
 
     @property
     def label(self) -> str:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from faithscope.errors import FaithscopeError
+from faithscope.data.tensors import as_numbers, check_shapes, common_type
+from faithscope.errors import FaithscopeError, shown
 from faithscope.metrics.metric import BaseMetric, register_metric
 
 
@@ -50,8 +49,9 @@ def racu(curve: Tensor, baseline: Tensor, ratios: Tensor, clip: bool = True) -> 
     >>> racu(measure, random, torch.tensor([0.0, 0.3, 0.7, 1.0]))
     tensor(0.4667)
     """
+    kind = common_type(curve, baseline)
     curve, baseline, ratios = _checked(curve, baseline, ratios)
-    value = _area(baseline - curve, ratios) / _room(baseline, ratios)
+    value = (_area(baseline - curve, ratios) / _room(baseline, ratios)).to(kind)
     return value.clamp(-1, 1) if clip else value
 
 
@@ -64,8 +64,9 @@ def absolute_area(curve: Tensor, baseline: Tensor, ratios: Tensor) -> Tensor:
     >>> absolute_area(measure, random, torch.tensor([0.0, 0.5, 1.0]))
     tensor(0.3000)
     """
+    kind = common_type(curve, baseline)
     curve, baseline, ratios = _checked(curve, baseline, ratios)
-    return _area(baseline - curve, ratios)
+    return _area(baseline - curve, ratios).to(kind)
 
 
 def racu_doubts(baseline: Tensor, ratios: Tensor) -> RacuDoubts:
@@ -77,9 +78,9 @@ def racu_doubts(baseline: Tensor, ratios: Tensor) -> RacuDoubts:
     >>> racu_doubts(flat_then_rising, torch.tensor([0.0, 0.5, 1.0]))
     RacuDoubts(degenerate=tensor([ True, False]), negative=tensor([False,  True]))
     """
+    rounding = 1e-12 if common_type(baseline) == torch.float64 else 1e-6
     baseline, _, ratios = _checked(baseline, baseline, ratios)
     room = _room(baseline, ratios)
-    rounding = 1e-12 if baseline.dtype == torch.float64 else 1e-6
     degenerate = room.abs() <= rounding * _area(baseline.abs(), ratios)
     return RacuDoubts(degenerate, ~degenerate & (room < 0))
 
@@ -95,23 +96,18 @@ def _room(baseline: Tensor, ratios: Tensor) -> Tensor:
 
 
 def _checked(curve: Tensor, baseline: Tensor, ratios: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    curve, baseline, ratios = (_floating(values) for values in (curve, baseline, ratios))
+    curve = as_numbers(curve, "curve")
+    baseline, ratios = as_numbers(baseline, "baseline"), as_numbers(ratios, "ratios")
     points = ratios.shape[-1] if ratios.ndim == 1 else 0
-    if points < 2 or bool((ratios[1:] <= ratios[:-1]).any()):
+    if points < 2 or not bool((ratios[1:] > ratios[:-1]).all()):
         raise FaithscopeError("racu needs at least two masked ratios [I], rising.")
     if curve.shape[-1:] != (points,) or baseline.shape[-1:] != (points,):
         raise FaithscopeError(
             f"racu needs a curve and a baseline [..., I] with one value for each of the {points} "
             f"ratios, got {list(curve.shape)} and {list(baseline.shape)}."
         )
+    check_shapes("curve and baseline", curve, baseline)
     return curve, baseline, ratios
-
-
-def _floating(values: ArrayLike | Tensor) -> Tensor:
-    """A tensor as it is; numbers of any other kind in float64."""
-    if isinstance(values, Tensor) and values.is_floating_point():
-        return values
-    return torch.as_tensor(np.asarray(values, dtype=np.float64))
 
 
 _PAPER = "Madsen et al., Recursively Masking Allegedly Important Tokens and Retraining, 2022"
@@ -173,7 +169,9 @@ class Racu(TrainingMetric):
 
     def __post_init__(self) -> None:
         if not isinstance(self.clip, bool):
-            raise FaithscopeError(f"The option 'clip' of racu is true or false, got {self.clip!r}.")
+            raise FaithscopeError(
+                f"The option 'clip' of racu is true or false, got {shown(self.clip)}."
+            )
 
     def score(self, curves: Curves) -> CurveScores:
         """Equation 3; NaN with a flag where there is nothing to divide by."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from faithscope.errors import FaithscopeError, choose
+from faithscope.data.tensors import as_numbers, common_type
+from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.metrics.metric import Metric, Responses, register_metric
-from faithscope.perturb import Span, groups
+from faithscope.perturb import Span, groups, scaled
 
 WEIGHTS = ("difference", "ratio")
 AUTO_K = (5, 10, 20)
@@ -41,29 +43,31 @@ def saco(
     tensor(0.8000)
     """
     choose("SaCo weight", weight, WEIGHTS)
-    salience, drop = torch.as_tensor(salience), torch.as_tensor(drop)
+    check_penalty(penalty)
+    kind = common_type(salience, drop)
+    salience, drop = as_numbers(salience, "salience"), as_numbers(drop, "drop")
     if salience.shape != drop.shape:
         raise FaithscopeError(
             f"saco needs salience and drop of one shape [..., K], got {list(salience.shape)} "
             f"and {list(drop.shape)}."
         )
-    k = salience.shape[-1]
+    k = salience.shape[-1] if salience.ndim else 0
     if k < 2:
         raise FaithscopeError(f"saco compares groups in pairs: K must be at least 2, got {k}.")
+    salience = scaled(salience)
     first, second = torch.triu_indices(k, k, offset=1, device=salience.device)
     s_i, s_j = salience[..., first], salience[..., second]
     pairs = s_i - s_j if weight == "difference" else s_i / s_j
     if penalty:
         more_salient = torch.where(s_i >= s_j, first, second)
-        exact = torch.promote_types(pairs.dtype, torch.float32)  # or ints would divide to float32
-        pairs = pairs * ((k - more_salient).to(exact) / (k - 1)) ** penalty
+        pairs = pairs * ((k - more_salient).to(pairs.dtype) / (k - 1)) ** penalty
     satisfied = drop[..., first] >= drop[..., second]
     signed = torch.where(satisfied, pairs, -pairs)
     total = pairs.abs().sum(-1)
     undefined = (total <= 1e-12 * salience.abs().sum(-1)) | drop.isnan().any(-1)
     if weight == "ratio":
         undefined = undefined | (salience <= 0).any(-1)
-    return torch.where(undefined, torch.nan, signed.sum(-1) / total)
+    return torch.where(undefined, torch.nan, signed.sum(-1) / total).to(kind)
 
 
 def auto_k(sorted_maps: Tensor) -> Tensor:
@@ -82,8 +86,8 @@ def auto_k(sorted_maps: Tensor) -> Tensor:
     >>> auto_k(torch.tensor([[1.0, 0.9, 0.8, 0.7], [1.0, 0.0, 0.0, 0.0]]))
     tensor([ 5, 10])
     """
-    values = sorted_maps.to(torch.float64)
-    values = values - values.amin(-1, keepdim=True)
+    values = scaled(as_numbers(sorted_maps, "maps"))
+    values = scaled(values - values.amin(-1, keepdim=True))
     squares = values.square().sum(-1) * values.shape[-1]
     support = torch.where(squares > 0, values.sum(-1).square() / squares, 1.0)
     choices = torch.tensor(AUTO_K, device=values.device)
@@ -114,8 +118,7 @@ class SaCo(Metric):
         choose("SaCo weight", self.weight, WEIGHTS)
         if self.k is not None:
             check_k(self.k)
-        if self.penalty < 0:
-            raise FaithscopeError(f"SaCo's penalty must be 0 or more, got {self.penalty}.")
+        check_penalty(self.penalty)
 
     @property
     def undefined(self) -> tuple[float, str]:
@@ -137,6 +140,15 @@ class SaCo(Metric):
 
 def check_k(k: int | str) -> int | str:
     """Refuse a K that is neither "auto" nor a whole number of at least 2."""
-    if k == "auto" or (isinstance(k, int) and not isinstance(k, bool) and k >= 2):
+    if (isinstance(k, str) and k == "auto") or (
+        isinstance(k, int) and not isinstance(k, bool) and k >= 2
+    ):
         return k
-    raise FaithscopeError(f"k must be a whole number of at least 2, or 'auto', got {k!r}.")
+    raise FaithscopeError(f"k must be a whole number of at least 2, or 'auto', got {shown(k)}.")
+
+
+def check_penalty(penalty: float) -> None:
+    """Refuse a penalty that is not a number from 0 upwards."""
+    numeric = isinstance(penalty, Real) and not isinstance(penalty, bool)
+    if not numeric or not 0 <= penalty < math.inf:
+        raise FaithscopeError(f"SaCo's penalty must be 0 or more, got {shown(penalty)}.")

@@ -84,6 +84,21 @@ def ranks_of(order: Tensor) -> Tensor:
     return ranks.scatter_(-1, order, positions.expand(order.shape))
 
 
+def scaled(values: Tensor) -> Tensor:
+    """Rows of float64 brought near 1 by a power of two, so that no sum or square overflows.
+
+    It changes no ratio and not one bit of it.
+
+    >>> scaled(torch.tensor([6.0, -2.0], dtype=torch.float64))
+    tensor([ 0.7500, -0.2500], dtype=torch.float64)
+    """
+    if values.shape[-1] == 0:
+        return values
+    largest = torch.maximum(values.amax(-1, keepdim=True), -values.amin(-1, keepdim=True))
+    exponent = torch.frexp(largest.detach()).exponent.clamp(-1000, 1000)  # 2^1000 is a number still
+    return values * torch.exp2(-exponent.to(values.dtype))
+
+
 def span_sums(sorted_maps: Tensor, cuts: list[Cut]) -> Tensor:
     """Sum the salience in each span, in float64 and in a fixed order (same bits every time).
 

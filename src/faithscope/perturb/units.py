@@ -12,6 +12,19 @@ UNITS = ("pixels", "patches")
 UPSAMPLES = ("bilinear", "nearest")
 
 
+def in_range(maps: Tensor) -> Tensor:
+    """Maps of which every sum is finite: those near the end of the range are scaled down.
+
+    By a power of two, which changes no rank and no ratio; in float32 at least.
+
+    Shapes: maps [B, h, w] -> [B, h, w].
+    """
+    maps = maps.to(torch.promote_types(maps.dtype, torch.float32))
+    largest = torch.maximum(maps.amax((1, 2)), -maps.amin((1, 2)))
+    huge = largest > torch.finfo(maps.dtype).max * 2.0**-64
+    return maps * torch.where(huge, 2.0**-64, 1.0).to(maps.dtype)[:, None, None]
+
+
 def to_pixels(maps: Tensor, size: tuple[int, int], upsample: str = "bilinear") -> Tensor:
     """Upsample patch maps to pixels; a map that has that size already is returned as it is.
 
@@ -20,8 +33,8 @@ def to_pixels(maps: Tensor, size: tuple[int, int], upsample: str = "bilinear") -
     choose("upsampling", upsample, UPSAMPLES)
     if tuple(maps.shape[-2:]) == tuple(size):
         return maps
-    if upsample == "bilinear":
-        return _bilinear(_bilinear(maps, 1, size[0]), 2, size[1])
+    if upsample == "bilinear":  # halved, or differences at the end of the range would overflow
+        return 2 * _bilinear(_bilinear(maps / 2, 1, size[0]), 2, size[1])
     return interpolate(maps[:, None], size=size, mode="nearest")[:, 0]
 
 

@@ -20,6 +20,7 @@ from faithscope.models import Model, PassCounter, undisturbed
 from faithscope.perturb import (
     Fill,
     FillContext,
+    in_range,
     order_units,
     ranks_of,
     span_sums,
@@ -412,7 +413,7 @@ def _rank(setup: Setup, maps: Sequence[Tensor], images: Tensor) -> Ranked:
     }
     ranks, finite, constant, autos = [], [], [], []
     sums: dict[int, list[Tensor]] = {auto: [] for auto in plans}
-    for values in maps:
+    for values in map(in_range, maps):
         if request.units == "patches":
             values = to_patches(values, shape)
         else:
