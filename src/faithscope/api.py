@@ -7,6 +7,7 @@ objects given beside it; a probe plans it; the scheduler runs the plan's tasks.
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
 from faithscope.data.text import TextData
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
@@ -28,7 +29,8 @@ from faithscope.perturb import to_patches, to_pixels
 from faithscope.probes import probe_of
 from faithscope.probes.perturb.failures import said
 from faithscope.probes.probe import Planned, Probe
-from faithscope.request import Given, Perturb, Request, Retrain, check_request
+from faithscope.registry import as_list, listed
+from faithscope.request import Given, Perturb, Request, Retrain, as_path, check_request
 from faithscope.result import Result, as_result, load_result, named_objects
 from faithscope.runs import parcel
 from faithscope.runs.parcel import Parcel, Unpacked
@@ -102,11 +104,11 @@ def explain(
     model = as_model(model)
     options = {"units": units, "upsample": upsample, "seed": seed}
     request = check_request(Perturb, {"model": model.name, "data": "given", **options})
-    images = as_tensor(data) if isinstance(data, np.ndarray) else data
-    if not isinstance(images, Tensor):
+    if not isinstance(data, Tensor | np.ndarray):
         raise FaithscopeError(
             f"fs.explain takes images as one tensor [B, C, H, W], got {type(data).__name__}."
         )
+    images = as_tensor(data, "images").detach()
     as_image_data(images)
     if not torch.isfinite(images).all():
         raise FaithscopeError(
@@ -357,8 +359,9 @@ class Prepared:
 
     def at(self, out: str | Path) -> Prepared:
         """The same, kept in a folder; what was left open is as it was chosen there before."""
-        request = self.request.model_copy(update={"out": str(out)})
-        planned = self.probe.adopt(self.planned, read_plan(Path(out)), request)
+        root = as_path(out, "out")
+        request = self.request.model_copy(update={"out": str(root)})
+        planned = self.probe.adopt(self.planned, read_plan(root), request)
         return Prepared(request, planned, self.probe)
 
     def is_begun(self) -> bool:
@@ -451,9 +454,9 @@ def pack_run(run: str | Path, to: str | Path | None = None, *, states: bool = Fa
         to: the archive; by default beside the run, RUN.tar.gz.
         states: take along how far unfinished trainings are, too (large).
     """
-    root = Path(run)
+    root = as_path(run)
     whole = root if root.name not in ("", "..") else root.resolve()
-    file = whole.with_name(f"{whole.name}.tar.gz") if to is None else Path(to)
+    file = whole.with_name(f"{whole.name}.tar.gz") if to is None else as_path(to)
     return parcel.pack_run(root, file, lambda plan: probe_of(plan.kind).tasks(plan), states=states)
 
 
@@ -462,12 +465,13 @@ def unpack_run(parcels: str | Path | Iterable[str | Path], out: str | Path) -> U
 
     Runs that differ in nothing but seeds become one run of all their seeds.
     """
-    named = [parcels] if isinstance(parcels, str | Path) else list(parcels)
+    single = isinstance(parcels, str | bytes | os.PathLike)
+    named = [parcels] if single else listed(parcels, "archives")
 
     def join(plan: Plan, runs: Sequence[Run]) -> Run:
         return probe_of(plan.kind).join(plan, runs)
 
-    return parcel.unpack_run([Path(file) for file in named], Path(out), join)
+    return parcel.unpack_run([as_path(file) for file in named], as_path(out, "out"), join)
 
 
 def compare(
@@ -485,17 +489,34 @@ def compare(
     that both runs have; p-values are adjusted over what is chosen.
     """
     one, other = (
-        load_result(source) if isinstance(source, str | Path) else source
-        for source in (first, second)
+        source if isinstance(source, Result) else load_result(source) for source in (first, second)
     )
-    return compare_findings(one, other, methods=methods, metrics=metrics, allow=allow)
+    return compare_findings(
+        one,
+        other,
+        methods=None if methods is None else _words("method", methods),
+        metrics=None if metrics is None else _words("metric", metrics),
+        allow=_words("option", allow),
+    )
+
+
+def _words(kind: str, given: Any) -> list[str]:
+    """Names, one or several."""
+    names = as_list(kind, given, str)
+    for name in names:
+        if not isinstance(name, str):
+            raise FaithscopeError(f"The name of a {kind} is text, got {shown(name)}.")
+    return names
 
 
 def _named(value: Any) -> tuple[str, Any]:
     """A name as it is, or an object and what it is called."""
     if isinstance(value, str | Path):
         return str(value), None
-    name = getattr(value, "name", None)
+    try:
+        name = getattr(value, "name", None)
+    except Exception:  # a property of somebody's own
+        name = None
     return name if isinstance(name, str) and name else type(value).__name__, value
 
 

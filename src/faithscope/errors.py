@@ -9,6 +9,8 @@ from reprlib import Repr
 
 LONGEST = 1000
 """Characters of a message; what stands in the middle of a longer one is left out."""
+LONGEST_NAME = 200
+"""Characters of a name in a message, and of one that is compared with those that are known."""
 
 _SHORT = Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 100, 100, 40
@@ -66,13 +68,18 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
+def quoted(name: object) -> str:
+    """A name in quotes, cut where it is long."""
+    return f"'{shortened(str(name), LONGEST_NAME)}'"
+
+
 def unknown(kind: str, name: str, valid: Iterable[str]) -> FaithscopeError:
     """Say that a name is unknown, guess what was meant and list what there is.
 
     >>> str(unknown("metric", "sacco", ["aopc", "saco"]))
     "Unknown metric 'sacco': did you mean 'saco'? Valid: aopc, saco."
     """
-    names = sorted(valid)
+    names, name = sorted(valid), shortened(name, LONGEST_NAME)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
     guess = f"did you mean '{close[0]}'? " if close else ""
     shown = ", ".join(names)
@@ -85,6 +92,6 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> FaithscopeError:
 def choose(kind: str, name: str, valid: Iterable[str]) -> str:
     """Return `name` if it is one of `valid`, else raise the error that lists them."""
     names = list(valid)
-    if name not in names:
-        raise unknown(kind, str(name), names)
+    if not isinstance(name, str) or name not in names:
+        raise unknown(kind, name if isinstance(name, str) else shown(name), names)
     return name

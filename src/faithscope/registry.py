@@ -7,17 +7,25 @@ line. Other packages add entries through entry points.
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
+from itertools import islice
 from keyword import iskeyword
 from numbers import Integral, Real
 from typing import Any, Generic, TypeVar
 
-from faithscope.errors import FaithscopeError, unknown
+from faithscope.errors import FaithscopeError, shown, unknown
 
 T = TypeVar("T")
+
+RESERVED = frozenset({"all", "registered"})
+"""What stands for several names, and so is none itself."""
+_NAME = re.compile(r"\w[\w.:-]{0,99}")
+MOST_ITEMS = 20_000
+"""More than any list that people give: one without an end is not read for ever."""
 
 
 class Registry(Generic[T]):
@@ -48,6 +56,11 @@ class Registry(Generic[T]):
 
     def register(self, name: str, item: T, *, summary: str = "", example: str = "") -> T:
         """Add `item` under `name`, which can be taken only once; say what it is, for lists."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in RESERVED:
+            raise FaithscopeError(
+                f"The name of a {self.kind} is one word of letters, digits, '_', '.', ':' and '-', "
+                f"and not {' or '.join(sorted(RESERVED))}, got {shown(name)}."
+            )
         if name in self._items:
             raise FaithscopeError(
                 f"The {self.kind} '{name}' is already registered: choose another name."
@@ -66,6 +79,8 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         self._load_plugins()
+        if not isinstance(name, str):
+            raise FaithscopeError(f"The name of a {self.kind} is text, got {shown(name)}.")
         if name in self._broken:
             raise FaithscopeError(
                 f"The {self.kind} '{name}' of another package cannot be loaded "
@@ -81,7 +96,7 @@ class Registry(Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         self._load_plugins()
-        return name in self._items
+        return isinstance(name, str) and name in self._items
 
     def values(self) -> list[T]:
         """Everything registered, in the order it was registered."""
@@ -139,6 +154,8 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     >>> parse_spec("captum:Saliency")
     ('captum:Saliency', {})
     """
+    if not isinstance(text, str):
+        raise FaithscopeError(f"A name is text, got {shown(text)}.")
     name, bracket, rest = text.strip().partition("(")
     if not bracket:
         return name, {}
@@ -222,9 +239,37 @@ def as_list(kind: str, given: Any, one: type | tuple[type, ...]) -> list[Any]:
     """
     if isinstance(given, one) or callable(given):
         return [given]
-    if isinstance(given, Iterable):
-        return list(given)
-    raise FaithscopeError(f"A {kind} is a name, an object or a function, got {given!r}.")
+    if isinstance(given, bytes | bytearray) or not isinstance(given, Iterable):
+        raise FaithscopeError(f"A {kind} is a name, an object or a function, got {shown(given)}.")
+    return listed(given, f"{kind}s")
+
+
+def listed(given: Any, what: str) -> list[Any]:
+    """The items of something that can be read one by one and has an end.
+
+    >>> listed(range(3), "numbers")
+    [0, 1, 2]
+    """
+    try:
+        items = list(islice(iter(given), MOST_ITEMS + 1))
+    except Exception:  # of somebody's own iterator, or an array of no axes
+        raise FaithscopeError(f"The {what} cannot be read one by one: {shown(given)}.") from None
+    if len(items) > MOST_ITEMS:
+        raise FaithscopeError(f"More than {MOST_ITEMS:,} {what} were given: give a list.")
+    return items
+
+
+def check_whole(name: str, value: Any, least: int) -> int | None:
+    """A whole number that is large enough, or None where nothing was said.
+
+    >>> check_whole("limit", 3, 1)
+    3
+    """
+    if value is None:
+        return None
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise FaithscopeError(f"{name} must be at least {least}, got {shown(value)}.")
+    return int(value)
 
 
 _KINDS: dict[type, tuple[type, str]] = {
@@ -249,5 +294,5 @@ def check_options(kind: str, name: str, given: Mapping[str, Any], valid: Mapping
         value = given[option]
         if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
             raise FaithscopeError(
-                f"The option '{option}' of {kind} '{name}' is {words}, got {value!r}."
+                f"The option '{option}' of {kind} '{name}' is {words}, got {shown(value)}."
             )

@@ -12,8 +12,9 @@ import pyarrow as pa
 from faithscope.errors import FaithscopeError
 from faithscope.metrics import MetricLike
 from faithscope.probes import probe_of
+from faithscope.registry import listed
 from faithscope.report.trainings import clips, time_rows
-from faithscope.request import Given, check_request
+from faithscope.request import Given, as_path, check_request
 from faithscope.request.requests import KINDS
 from faithscope.runs.run import Run, is_run, load_run, save_run
 from faithscope.runs.store import read_plan
@@ -85,21 +86,22 @@ class Result(Findings):
         """Write one self-contained HTML page."""
         from faithscope.report.page import write_page
 
-        return write_page(self, Path(path))
+        return write_page(self, as_path(path))
 
     def save(self, folder: str | Path) -> Path:
         """Write Parquet tables, then manifest.json: a folder without that is not a whole run."""
-        there = read_plan(Path(folder))
+        root = as_path(folder)
+        there = read_plan(root)
         if there is not None and there.content() != self.manifest.plan.content():
-            raise FaithscopeError(f"'{folder}' holds another run: choose another folder.")
+            raise FaithscopeError(f"'{root}' holds another run: choose another folder.")
         try:
-            save_run(self, Path(folder))
+            save_run(self, root)
         except OSError as error:
             raise FaithscopeError(
-                f"The result cannot be written to '{folder}' ({error.strerror}): make room or "
+                f"The result cannot be written to '{root}' ({error.strerror}): make room or "
                 "choose another folder."
             ) from None
-        return Path(folder)
+        return root
 
     def rescore(self, metrics: MetricLike | Iterable[MetricLike] = "all", **options: Any) -> Result:
         """Other metrics of the same run, from what it has kept, without the model.
@@ -168,14 +170,14 @@ def as_result(run: Run) -> Result:
 
 def load_result(folder: str | Path) -> Result:
     """Read a finished run, of either kind; in a folder of runs it must be the only one."""
-    root = Path(folder)
+    root = as_path(folder)
     if is_run(root):
         return as_result(load_run(root))
     finished, _ = runs_in(root)
     if len(finished) > 1:
         names = ", ".join(path.name for path in finished)
         raise FaithscopeError(
-            f"'{folder}' holds {len(finished)} runs: give the folder of one of them ({names})."
+            f"'{root}' holds {len(finished)} runs: give the folder of one of them ({names})."
         )
     return as_result(load_run(finished[0]))
 
@@ -206,15 +208,17 @@ def runs_in(root: Path) -> tuple[list[Path], list[str]]:
 def named_objects(items: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Names and objects as the names that a request holds, and the objects by these names."""
     single = isinstance(items, str) or callable(items) or hasattr(items, "label")
-    listed = [items] if single or not isinstance(items, Iterable) else list(items)
+    several = isinstance(items, Iterable) and not isinstance(items, bytes | bytearray)
+    asked = listed(items, "names and objects") if several and not single else [items]
+    named = {item for item in asked if isinstance(item, str)}
     names, objects = list[str](), dict[str, Any]()
-    for item in listed:
+    for item in asked:
         if isinstance(item, str):
             names.append(item)
             continue
         label = getattr(item, "label", None) or getattr(item, "__name__", None)
         name = str(label or type(item).__name__)
-        if name in objects or name in listed:  # whoever resolves it says that they share a name
+        if name in objects or name in named:  # whoever resolves it says that they share a name
             name = f"{name}#{len(objects)}"
         names.append(name)
         objects[name] = item

@@ -29,6 +29,7 @@ from faithscope.request import (
     Given,
     Perturb,
     Request,
+    as_path,
     check_request,
     options,
     plain,
@@ -114,7 +115,7 @@ class Runs:
 
 def load_study(path: str | Path, changes: Mapping[str, Any] | None = None) -> Study:
     """Read a study from YAML, with some keys changed; what is wrong is said in one sentence."""
-    file = Path(path)
+    file = as_path(path)
     try:
         content = read_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -244,7 +245,7 @@ def prepare_cells(
     """Check and plan the runs one after the other; a model is loaded once."""
     loaded: tuple[Any, Model] | None = None
     for label, request in study.cells.items():
-        changes = {} if out is None else {"out": str(Path(out) / label)}
+        changes = {} if out is None else {"out": str(as_path(out, "out") / label)}
         if request.device == "auto":
             changes["device"] = device
         request = request.model_copy(update=changes)
@@ -282,7 +283,7 @@ def load_results(folder: str | Path) -> Runs:
 
     Runs that were begun and not finished are named in `unfinished`.
     """
-    root = Path(folder)
+    root = as_path(folder)
     if is_run(root):
         name = root.resolve().name
         return Runs({name: load_result(root)}, name=name)

@@ -17,6 +17,7 @@ from faithscope.data.splits import train_test_split
 from faithscope.data.text import TextData, Texts
 from faithscope.data.text_files import existing_folder, find_file, open_text
 from faithscope.errors import FaithscopeError
+from faithscope.request import as_path
 
 ANSWERS = tuple(
     ". Daniel John Mary Sandra Where apple back bathroom bedroom before discarded down dropped "
@@ -43,7 +44,7 @@ def load_babi(name: str, options: Mapping[str, Any]) -> TextData:
     if task not in TASKS:
         raise FaithscopeError(f"The task of bAbI is 1, 2 or 3, got {task!r}.")
     folder = _official_folder(existing_folder(name))
-    file = Path(train).expanduser() if train else _official_file(folder, task, "train")
+    file = as_path(train, "train") if train else _official_file(folder, task, "train")
     test = read_questions(_official_file(folder, task, "test"))
     notes = (f"The training questions are those of '{file.name}', as asked.",) if train else ()
     return babi_data(f"babi-{task}", read_questions(file), test, notes=notes)

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,16 @@ from faithscope.data.images import (
     read_image,
 )
 from faithscope.data.tensors import as_tensor
-from faithscope.errors import FaithscopeError, choose
+from faithscope.errors import FaithscopeError, choose, quoted, shown
 from faithscope.models import Model
-from faithscope.registry import Registry, check_options, parse_spec
+from faithscope.registry import Registry, check_options, check_whole, parse_spec
+from faithscope.request import as_path, existing_path
 
 Source = Callable[..., ImageData]
 SOURCES: Registry[Source] = Registry("data source", group="faithscope.data")
 KIND = "data source"
+MOST_BRACKETS = 100
+"""More than a name with options has: each is tried as the one where the options begin."""
 
 
 def load_data(
@@ -56,24 +60,26 @@ def load_data(
         limit: use only so many images, spread evenly over the data (so over its classes).
         seed: choose those at random, by this seed, instead.
     """
-    if limit is not None and limit < 1:
-        raise FaithscopeError(f"limit must be at least 1, got {limit}.")
-    if seed is not None and seed < 0:
-        raise FaithscopeError(f"seed must be at least 0, got {seed}.")
-    root = Path(name).expanduser()
+    if not isinstance(model, Model):
+        raise FaithscopeError(f"fs.load_data takes a faithscope Model, got {shown(model)}.")
+    limit, seed = check_whole("limit", limit, 1), check_whole("seed", seed, 0)
+    if not isinstance(name, str):
+        name = as_path(name, "data")
+    root = existing_path(name)
     kind, colon, rest = str(name).partition(":")
     sourced = isinstance(name, str) and colon and re.fullmatch(r"[\w-]{2,}", kind)
-    if sourced and (kind in SOURCES or not root.exists()):
+    if sourced and (kind in SOURCES or root is None):
         source = SOURCES[kind]
         if not rest:
             raise FaithscopeError(f"The data source '{kind}' needs to know what: '{kind}:…'.")
         identifier, options = split_options(rest)
         return source(identifier, model, limit=limit, seed=seed, options=options)
-    if root.exists():
+    if root is not None:
         return folder_images(root, model, limit=limit, seed=seed)
     example = f"{name}:…" if name in SOURCES and name != "bundled" else "cifar10:FOLDER"
     raise FaithscopeError(
-        f"There is no folder or image '{name}': give a path, 'bundled:cifar10' or '{example}'."
+        f"There is no folder or image {quoted(name)}: give a path, 'bundled:cifar10' or "
+        f"'{example}'."
     )
 
 
@@ -84,9 +90,9 @@ def split_options(text: str) -> tuple[str, dict[str, Any]]:
     ('sets (old)/cifar', {'split': 'train'})
     """
     text = text.strip()
-    if not text.endswith(")") or Path(text).expanduser().exists():
+    if not text.endswith(")") or existing_path(text) is not None:
         return text, {}
-    for bracket in re.finditer(r"\(", text):
+    for bracket in islice(re.finditer(r"\(", text), MOST_BRACKETS):
         try:
             _, options = parse_spec(f"_{text[bracket.start() :]}")
         except FaithscopeError:
@@ -183,7 +189,7 @@ def _cifar(
     check_options(KIND, source, options, defaults)
     given = {**defaults, **options}
     choose(f"split of {source}", given["split"], ("test", "train"))
-    data = _open_cifar(kind, Path(name).expanduser(), given["split"] == "train", given["download"])
+    data = _open_cifar(kind, as_path(name), given["split"] == "train", given["download"])
     chosen = choose_subset(len(data), limit, seed)
     numbers = [int(data.targets[place]) for place in chosen]
     return LazyImages(
@@ -227,7 +233,7 @@ def _imagenet(
 ) -> ImageData:
     check_options(KIND, "imagenet", options, {"split": "val"})
     split = choose("split of imagenet", options.get("split", "val"), ("train", "val"))
-    folder = _imagenet_folder(Path(name).expanduser(), split)
+    folder = _imagenet_folder(as_path(name), split)
     wnids = _wnids_in(folder)
     files = [file for wnid in wnids for file in _images_in(folder / wnid)]
     if not files:
@@ -330,7 +336,7 @@ def _hugging_face(
         tuple(map(str, chosen)),
         model,
         labels,
-        f"hf:{Path(name).name if Path(name).expanduser().exists() else name}:{split}",
+        f"hf:{Path(name).name if existing_path(name) else name}:{split}",
     )
 
 
@@ -354,16 +360,18 @@ def open_hugging_face(name: str, config: str) -> Any:
     A folder is one that was saved with the library, or of images or Parquet files.
     """
     library = _datasets_library()
-    folder = Path(name).expanduser()
-    if not folder.is_dir() and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
+    folder = existing_path(name)
+    if folder is not None and not folder.is_dir():
+        folder = None
+    if folder is None and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
         raise FaithscopeError(
             f"There is no data set 'hf:{name}': give a folder, or the hub's 'hf:owner/name'."
         )
     try:
-        if any((folder / file).is_file() for file in ("dataset_dict.json", "state.json")):
+        saved = ("dataset_dict.json", "state.json")
+        if folder is not None and any((folder / file).is_file() for file in saved):
             return library.load_from_disk(str(folder))
-        place = str(folder) if folder.is_dir() else name
-        return library.load_dataset(place, config or None)
+        return library.load_dataset(str(folder or name), config or None)
     except Exception as error:
         raise FaithscopeError(
             f"'hf:{name}' could not be loaded ({type(error).__name__}: {_first_line(error)}): "
@@ -426,7 +434,7 @@ def _array(
     options: Mapping[str, Any],
 ) -> ImageData:
     check_options(KIND, "array", options, {"images": "images", "labels": "labels"})
-    images, labels = _open_array(Path(name).expanduser(), options)
+    images, labels = _open_array(as_path(name), options)
     read = _array_reader(name, images)
     chosen = choose_subset(len(images), limit, seed)
     return LazyImages(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from faithscope.errors import FaithscopeError
+from faithscope.request import as_path
 
 OPENERS: Mapping[str, Callable[..., Any]] = {
     ".gz": gzip.open,
@@ -72,7 +73,7 @@ def find_file(folder: Path, *names: str) -> Path:
 
 def existing_folder(name: str) -> Path:
     """The folder of this name, which must be there."""
-    folder = Path(name).expanduser()
+    folder = as_path(name)
     if not folder.is_dir():
         raise FaithscopeError(f"There is no folder '{folder}': check the path.")
     return folder

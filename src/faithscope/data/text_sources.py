@@ -34,8 +34,9 @@ from faithscope.data.text import SPLITS, TextData, Texts, TokenData
 from faithscope.data.text_files import open_text
 from faithscope.data.vectors import read_vectors
 from faithscope.data.vocabulary import Vocabulary
-from faithscope.errors import FaithscopeError, choose
-from faithscope.registry import Registry, check_options
+from faithscope.errors import FaithscopeError, choose, quoted
+from faithscope.registry import Registry, check_options, check_whole
+from faithscope.request import as_path, existing_path
 
 TextSource = Callable[[str, Mapping[str, Any]], TextData]
 KIND = "text source"
@@ -69,8 +70,7 @@ def load_text(name: str | Path, *, limit: int | None = None) -> TextData:
             how many training texts a word must be in to be known.
         limit: use only so many texts of each split, spread evenly over it.
     """
-    if limit is not None and limit < 1:
-        raise FaithscopeError(f"limit must be at least 1, got {limit}.")
+    limit = check_whole("limit", limit, 1)
     source, place, options = _read_name(name)
     load = TEXT_SOURCES[source]
     if source in OPTIONS:  # another package's source checks its own
@@ -81,17 +81,20 @@ def load_text(name: str | Path, *, limit: int | None = None) -> TextData:
 
 def _read_name(name: str | Path) -> tuple[str, str, dict[str, Any]]:
     """The source, what it is asked for, and its options; a plain path is your own file."""
+    if not isinstance(name, str):
+        name = as_path(name, "data")
     kind, colon, rest = str(name).partition(":")
     sourced = isinstance(name, str) and colon and re.fullmatch(r"[\w-]{2,}", kind)
-    if sourced and (kind in TEXT_SOURCES or not Path(name).expanduser().exists()):
+    if sourced and (kind in TEXT_SOURCES or existing_path(name) is None):
         if not rest.strip():
             raise FaithscopeError(f"The text source '{kind}' needs to know what: '{kind}:…'.")
         return kind, *_split_options(rest)
     place, options = (str(name), {}) if isinstance(name, Path) else _split_options(name)
-    if not Path(place).expanduser().exists():
+    if existing_path(place) is None:
         example = f"{name}:…" if name in TEXT_SOURCES else "babi:FOLDER"
         raise FaithscopeError(
-            f"There is no file or folder '{place}': give a path, 'bundled:babi1' or '{example}'."
+            f"There is no file or folder {quoted(place)}: give a path, 'bundled:babi1' or "
+            f"'{example}'."
         )
     return "file", place, options
 
@@ -121,7 +124,7 @@ def _with_options(data: TextData, options: Mapping[str, Any]) -> TextData:
             raise FaithscopeError(f"min_df must be at least 1, got {options['min_df']}.")
         data = replace(data, min_df=options["min_df"], vocabulary=None)
     if options.get("vectors"):
-        file = Path(options["vectors"]).expanduser()
+        file = as_path(options["vectors"], "vectors")
         words = Vocabulary.of(data).words
         data = replace(data, vectors=read_vectors(file, words, normal=data.kind == "mimic"))
     return data
@@ -170,9 +173,9 @@ def _bundled(name: str, options: Mapping[str, Any]) -> TextData:
 
 
 def _own_files(name: str, options: Mapping[str, Any]) -> TextData:
-    path = Path(name).expanduser()
-    if not path.exists():
-        raise FaithscopeError(f"There is no file or folder '{path}': check the path.")
+    path = existing_path(name)
+    if path is None:
+        raise FaithscopeError(f"There is no file or folder {quoted(name)}: check the path.")
     return file_or_folder_texts(path, options)
 
 
@@ -198,7 +201,7 @@ def _hugging_face(name: str, options: Mapping[str, Any]) -> TextData:
         plain = rows.select_columns(sorted(wanted)).with_format(None)
         named = [_class_named(row, label, classes) for row in plain]
         tables[split] = Table(f"hf:{name}", tuple(rows.column_names), named)
-    short = Path(name).name if Path(name).expanduser().exists() else name
+    short = Path(name).name if existing_path(name) else name
     return own_data(f"hf:{short}", tables, options, classes=classes)
 
 

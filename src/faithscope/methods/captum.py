@@ -113,14 +113,14 @@ def captum_method(name: str, options: dict[str, Any]) -> Method:
             with _tidied(evidence.model.module), _own_randomness(evidence.seed):
                 explainer = cls(_Logits(evidence.model), **made)
                 attributions = explainer.attribute(images, target=evidence.target, **call)
-        except FaithscopeError:
-            raise
-        except (TypeError, ValueError, AttributeError, AssertionError, ImportError) as error:
+        except (FaithscopeError, RuntimeError, IndexError):
+            raise  # memory, images or targets that do not fit the model: whoever asked knows more
+        except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise FaithscopeError(
                 f"'{name}' cannot explain {evidence.model.name} ({reason}): choose another method."
             ) from error
-        if not isinstance(attributions, Tensor):
+        if not isinstance(attributions, Tensor) or attributions.ndim < 2:
             kind = type(attributions).__name__
             raise FaithscopeError(f"'{name}' gave {kind}, not one map: change its options.")
         return attributions.sum(dim=1)

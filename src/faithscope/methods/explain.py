@@ -12,7 +12,7 @@ from torch import Tensor
 
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence
-from faithscope.methods.method import Method
+from faithscope.methods.method import Method, as_maps
 from faithscope.methods.trace import gather
 from faithscope.models import Model, converted, undisturbed
 from faithscope.models.memory import OUT_OF_MEMORY, halve
@@ -125,7 +125,7 @@ def _explain(evidence: Evidence, methods: Sequence[Draw]) -> list[Tensor]:
             made = _row_to_map(evidence, rows[method.label], method)
         else:
             made = method.function(replace(evidence, draw=draw), **method.arguments)
-        maps.append(_checked_shape(made.detach(), evidence, method))
+        maps.append(_checked_shape(as_maps(made, method.label), evidence, method))
     return maps
 
 

@@ -14,7 +14,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from faithscope.errors import FaithscopeError, choose
+from faithscope.data.tensors import as_tensor
+from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
 from faithscope.models import Model
 from faithscope.registry import Registry, as_list, check_options, format_spec, parse_spec
@@ -182,7 +183,7 @@ def _register(
     modality: str,
 ) -> Callable[[F], F]:
     known = NEEDS if modality == "image" else TOKEN_NEEDS
-    fixed = None if callable(needs) else tuple(needs)
+    fixed = None if callable(needs) else tuple(as_list("kind of evidence", needs, str))
 
     def traits(options: Mapping[str, Any]) -> dict[str, Any]:
         size = granularity(**options) if callable(granularity) else granularity
@@ -196,6 +197,10 @@ def _register(
         traits({})  # what cannot depend on options is checked at once
 
     def decorate(function: F) -> F:
+        if not callable(function):
+            raise FaithscopeError(
+                f"A {METHODS.of(modality).kind} is a function, got {shown(function)}."
+            )
         made = Method(
             name,
             function,
@@ -215,7 +220,10 @@ def _register(
 
 def _options(function: Callable[..., Any]) -> dict[str, Any]:
     """A function's keyword-only arguments and their defaults."""
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a function of C, which does not say what it takes
+        return {}
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
@@ -226,6 +234,7 @@ def method(name: str, *, modality: str = "image", **options: Any) -> Method:
     >>> method("rollout", start_layer=1).label
     'rollout(start_layer=1)'
     """
+    choose("modality", modality, MODALITIES)
     name, in_text = parse_spec(name)
     options = {**in_text, **options}
     if name.startswith("captum:") and modality == "image":
@@ -238,19 +247,20 @@ def method(name: str, *, modality: str = "image", **options: Any) -> Method:
 MethodLike = str | Method | Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
+def as_maps(made: Any, name: str) -> Tensor:
+    """What a method gave, as floating-point numbers; what are none is refused."""
+    maps = as_tensor(made, f"What the method '{name}' gives").detach()
+    return maps if maps.is_floating_point() else maps.to(torch.float64)
+
+
 def callable_method(function: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Method:
     """Wrap a user's ``function(module, images, target) -> maps``."""
 
     def call(evidence: Evidence) -> Tensor:
         maps: Any = function(evidence.model.module, evidence.images, evidence.target)
-        try:
-            return torch.as_tensor(maps, device=evidence.images.device).detach()
-        except (TypeError, ValueError, RuntimeError):
-            raise FaithscopeError(
-                f"The method '{name}' gave {type(maps).__name__}, not a tensor or array of maps."
-            ) from None
+        return as_maps(maps, name).to(evidence.images.device)
 
-    name = getattr(function, "__name__", type(function).__name__)
+    name = str(getattr(function, "__name__", type(function).__name__))
     return Method(name, call, summary="your own function")
 
 
@@ -275,7 +285,7 @@ def resolve_methods(
             resolved.append(callable_method(item))
         else:
             raise FaithscopeError(
-                f"A {registry.kind} is a name, a Method or a function, got {item!r}."
+                f"A {registry.kind} is a name, a Method or a function, got {shown(item)}."
             )
     labels = [item.label for item in resolved]
     for label in labels:

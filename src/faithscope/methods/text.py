@@ -42,7 +42,7 @@ def register_measure(
 ) -> Callable[[F], F]:
     """Register a function of TokenEvidence as a measure: a method of the modality "text"."""
     return register_method(
-        name, needs=tuple(needs), modality="text", is_random=is_random, in_papers=in_papers
+        name, needs=needs, modality="text", is_random=is_random, in_papers=in_papers
     )
 
 

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from faithscope.data.tensors import as_numbers
-from faithscope.errors import FaithscopeError, unknown
+from faithscope.errors import FaithscopeError, shown, unknown
 from faithscope.perturb import Span, most_relevant_first
 from faithscope.registry import Registry, as_list, check_options, format_spec, parse_spec
 
@@ -105,6 +104,13 @@ M = TypeVar("M", bound=type[BaseMetric])
 
 def register_metric(cls: M) -> M:
     """Class decorator: add a metric to the registry under its `name`."""
+    if not isinstance(cls, type) or not issubclass(cls, BaseMetric):
+        raise FaithscopeError(f"A metric is a class made of fs.Metric, got {shown(cls)}.")
+    for trait in ("name", "higher_is_better", "bounds", "paper", "equation"):
+        if not hasattr(cls, trait):
+            raise FaithscopeError(
+                f"The metric {cls.__name__} has no '{trait}': say it in the class."
+            )
     METRICS.register(cls.name, cls)
     return cls
 
@@ -155,12 +161,12 @@ class CallableMetric(Metric):
 
     def score(self, responses: Responses) -> Tensor:
         """Call the user's function."""
-        return as_numbers(self.function(responses), f"The scores of '{self.label}'")
+        return self.function(responses)
 
     @property
     def label(self) -> str:
         """The function's own name."""
-        return getattr(self.function, "__name__", type(self.function).__name__)
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
 
 
 MetricLike = str | BaseMetric | Callable[[Responses], Tensor]
@@ -189,7 +195,7 @@ def resolve_metrics(
         elif callable(item) and probe == "perturb":
             resolved.append(CallableMetric(item))
         else:
-            raise FaithscopeError(f"A metric is a name, a Metric or a function, got {item!r}.")
+            raise FaithscopeError(f"A metric is a name, a Metric or a function, got {shown(item)}.")
     if not resolved:
         raise FaithscopeError(f"No metrics given: choose from {', '.join(sorted(known))}.")
     by_label: dict[str, BaseMetric] = {}

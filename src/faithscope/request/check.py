@@ -9,14 +9,11 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 
-from faithscope.errors import FaithscopeError, unknown
-from faithscope.registry import registry
+from faithscope.errors import FaithscopeError, shown, unknown
+from faithscope.registry import MOST_ITEMS, registry
 from faithscope.request.option import Option, options, python_names
 from faithscope.request.paths import as_path
 from faithscope.request.requests import Request
-
-MOST_VALUES = 20_000
-"""More values than any option takes: an endless list is not read to its end."""
 
 R = TypeVar("R", bound=Request)
 
@@ -64,13 +61,18 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, os.PathLike):
-        return os.fsdecode(value)
-    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # a number or an array of NumPy
-        return plain(value.tolist())
-    if isinstance(value, Mapping):
-        return {str(key): plain(held) for key, held in value.items()}
-    if isinstance(value, Iterable):
-        return tuple(plain(held) for held in islice(value, MOST_VALUES))
+        return str(as_path(value))
+    if isinstance(value, bytes | bytearray | memoryview):  # no list of numbers
+        return shown(value)
+    try:
+        if hasattr(value, "dtype") and hasattr(value, "tolist"):  # a number or an array of NumPy
+            return plain(value.tolist())
+        if isinstance(value, Mapping):
+            return {str(key): plain(held) for key, held in value.items()}
+        if isinstance(value, Iterable):
+            return tuple(plain(held) for held in islice(value, MOST_ITEMS))
+    except Exception:  # of somebody's own object, or a list that holds itself
+        return shown(value)
     return value
 
 
@@ -78,13 +80,14 @@ def complaint(name: str, option: Option, annotation: Any, value: Any) -> Faithsc
     """The sentence for a value that an option does not take."""
     valid = words(annotation)
     if option.noun and valid:
-        given = value if isinstance(value, tuple) else (value,)
-        wrong = next((one for one in given if one not in valid), None)
-        if wrong is None:
+        asked = value if isinstance(value, tuple) else (value,)
+        wrong = [one for one in asked if not isinstance(one, str) or one not in valid]
+        if not wrong:
             return FaithscopeError(f"There is no {option.noun}: give {' or '.join(valid)}.")
-        return unknown(option.noun, str(wrong), valid)
-    shown = list(value) if isinstance(value, tuple) else value
-    return FaithscopeError(f"{option.name or name} must be {option.says}, got {shown!r}.")
+        one = wrong[0]
+        return unknown(option.noun, one if isinstance(one, str) else shown(one), valid)
+    given = list(value) if isinstance(value, tuple) else value
+    return FaithscopeError(f"{option.name or name} must be {option.says}, got {shown(given)}.")
 
 
 def words(annotation: Any) -> tuple[str, ...]:

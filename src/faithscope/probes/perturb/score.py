@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from faithscope.data import Batch
+from faithscope.data import Batch, as_numbers
 from faithscope.errors import FaithscopeError
 from faithscope.metrics import Metric, Responses
 from faithscope.probes.perturb.ask import Answers, Column, Setup
@@ -170,20 +170,20 @@ def _scored(
     hit = part.top1[:, index] == truth[part.sample, None]
     responses = Responses(log_p0[part.sample], part.log_p[:, index], hit.double(), salience)
     try:
-        scores: Any = metric.score(responses)
+        made: Any = metric.score(responses)
     except FaithscopeError:
         raise
     except Exception as error:
         raise FaithscopeError(
             f"The metric '{metric.label}' failed ({said(error)}): fix it, or leave it out."
         ) from error
-    if not isinstance(scores, Tensor) or scores.is_complex() or scores.shape != part.sample.shape:
-        kind = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    scores = as_numbers(made, f"What the metric '{metric.label}' gives").detach().cpu()
+    if scores.shape != part.sample.shape:
         raise FaithscopeError(
-            f"The metric '{metric.label}' returned {kind} for {len(part.sample)} curves: it must "
-            "give one real number each as a tensor, reduce the last axis only."
+            f"The metric '{metric.label}' returned a score of shape {list(scores.shape)} for "
+            f"{len(part.sample)} curves: it must give one number each, reduce the last axis only."
         )
-    return scores.double()
+    return scores
 
 
 def _flags(marks: Sequence[tuple[Tensor, str]]) -> list[list[str]]:
