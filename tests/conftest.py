@@ -16,6 +16,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 import faithscope as fs
+import fuzzing
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -100,3 +101,9 @@ def score_cube(result: fs.Result) -> np.ndarray:
 def assert_same_scores(left: fs.Result, right: fs.Result, tolerance: float = 1e-9) -> None:
     """Every score of one result equals that of the other, absolutely."""
     np.testing.assert_allclose(score_cube(left), score_cube(right), rtol=0, atol=tolerance)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many odd inputs were tried."""
+    if fuzzing.tried:
+        terminalreporter.write_line(f"{fuzzing.tried:,} odd inputs were tried")

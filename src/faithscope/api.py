@@ -394,6 +394,8 @@ class Prepared:
 
         With a folder, finished tasks are kept there, and the same request that was stopped resumes.
         """
+        if progress is not None and not callable(progress):
+            raise FaithscopeError(f"progress must be a function, got {shown(progress)}.")
         with Store.open(self.out, self.plan) as store:
             found = store.finished()
             if found is not None:

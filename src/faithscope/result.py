@@ -207,7 +207,7 @@ def runs_in(root: Path) -> tuple[list[Path], list[str]]:
 
 def named_objects(items: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Names and objects as the names that a request holds, and the objects by these names."""
-    single = isinstance(items, str) or callable(items) or hasattr(items, "label")
+    single = isinstance(items, str) or callable(items) or _label(items) is not None
     several = isinstance(items, Iterable) and not isinstance(items, bytes | bytearray)
     asked = listed(items, "names and objects") if several and not single else [items]
     named = {item for item in asked if isinstance(item, str)}
@@ -216,13 +216,24 @@ def named_objects(items: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
         if isinstance(item, str):
             names.append(item)
             continue
-        label = getattr(item, "label", None) or getattr(item, "__name__", None)
-        name = str(label or type(item).__name__)
+        name = _label(item) or type(item).__name__
         if name in objects or name in named:  # whoever resolves it says that they share a name
             name = f"{name}#{len(objects)}"
         names.append(name)
         objects[name] = item
     return tuple(names), objects
+
+
+def _label(item: Any) -> str | None:
+    """What an object calls itself."""
+    for name in ("label", "__name__"):
+        try:
+            label = getattr(item, name, None)
+        except Exception:  # a property of somebody's own
+            continue
+        if isinstance(label, str) and label:
+            return label
+    return None
 
 
 def _hours(minutes: float) -> str:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import yaml
 
 from faithscope.api import Prepared, prepare_request
-from faithscope.errors import FaithscopeError, choose, unknown
+from faithscope.errors import FaithscopeError, choose, shown, unknown
 from faithscope.models import Model
 from faithscope.probes import probe_of
 from faithscope.probes.perturb.probe import OF_A_NAME, load_named_model, with_model
@@ -96,18 +96,18 @@ class Runs:
         notes = [f"Not finished, and not on this page: {', '.join(self.unfinished)}."]
         return write_page(
             self.labelled,
-            Path(path),
+            as_path(path),
             title=self.name if len(self.results) > 1 else None,
             notes=notes if self.unfinished else (),
         )
 
     def write_figures(self, folder: str | Path) -> list[Path]:
         """Write every figure, as PDF and PNG."""
-        return write_figures(self.labelled, folder)
+        return write_figures(self.labelled, as_path(folder))
 
     def write_tables(self, folder: str | Path) -> list[Path]:
         """Write the tables, as Markdown, LaTeX and CSV."""
-        return write_tables(self.labelled, folder)
+        return write_tables(self.labelled, as_path(folder))
 
 
 # Reading a study
@@ -127,6 +127,8 @@ def load_study(path: str | Path, changes: Mapping[str, Any] | None = None) -> St
         raise FaithscopeError(f"The study '{path}' is not YAML ({reason}).") from None
     if not isinstance(content, dict):
         raise FaithscopeError(f"The study '{path}' must hold keys and values, such as 'model: …'.")
+    if changes is not None and not isinstance(changes, Mapping):
+        raise FaithscopeError(f"The changes of a study are keys and values, got {shown(changes)}.")
     return make_study({"name": file.stem, **content}, changes or {})
 
 

@@ -300,9 +300,14 @@ def folder_images(
     """One image file, or those of a folder, searched through; class folders label theirs."""
     if root.is_file():
         return file_images(root.parent, [root], model, name=_file_name(Path(root.name)))
-    files = sorted(
-        file for file in root.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file()
-    )
+    try:
+        files = sorted(
+            file for file in root.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file()
+        )
+    except OSError as error:
+        raise FaithscopeError(
+            f"The folder '{root}' cannot be searched ({error.strerror}): give another."
+        ) from None
     if not files:
         raise FaithscopeError(
             f"The folder '{root}' holds no images: looked for {', '.join(EXTENSIONS)}."
@@ -495,5 +500,8 @@ def plain_name(name: str) -> str:
 def _loader_length(loader: Any) -> int:
     for owner in (getattr(loader, "dataset", None), loader):
         if isinstance(owner, Sized):
-            return len(owner)
+            try:
+                return len(owner)
+            except Exception:  # of somebody's own, which need not know
+                return 0
     return 0

@@ -82,7 +82,7 @@ def file_or_folder_texts(path: Path, options: Mapping[str, Any]) -> TextData:
 
 def _tables(path: Path) -> dict[str, Table]:
     """Tables by split; one file is "all"."""
-    if path.is_file():
+    if not path.is_dir():
         return {"all": read_table(path)}
     tables: dict[str, Table] = {}
     for file in sorted(path.iterdir()):

@@ -18,7 +18,14 @@ from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
 from faithscope.models import Model
-from faithscope.registry import Registry, as_list, check_options, format_spec, parse_spec
+from faithscope.registry import (
+    Registry,
+    as_list,
+    check_options,
+    format_spec,
+    listed,
+    parse_spec,
+)
 
 GRANULARITIES = ("pixel", "patch", "token", "any")
 MODALITIES = ("image", "text")
@@ -157,7 +164,9 @@ def register_method(
     the modality "text" is a function of TokenEvidence and scores tokens.
     """
     choose("modality", modality, MODALITIES)
-    size = granularity or ("token" if modality == "text" else "any")
+    size: Any = granularity
+    if isinstance(granularity, str) and not granularity:
+        size = "token" if modality == "text" else "any"
     return _register(name, size, needs, False, is_random, in_papers, modality)
 
 
@@ -186,8 +195,16 @@ def _register(
     fixed = None if callable(needs) else tuple(as_list("kind of evidence", needs, str))
 
     def traits(options: Mapping[str, Any]) -> dict[str, Any]:
-        size = granularity(**options) if callable(granularity) else granularity
-        reads = needs(**options) if callable(needs) else fixed or ()
+        try:
+            size = granularity(**options) if callable(granularity) else granularity
+            reads = (
+                listed(needs(**options), "kinds of evidence") if callable(needs) else fixed or ()
+            )
+        except Exception as error:
+            raise FaithscopeError(
+                f"The traits of '{name}' cannot be read off its options "
+                f"({type(error).__name__}: {error})."
+            ) from None
         return {
             "granularity": choose("granularity", size, GRANULARITIES),
             "needs": frozenset(choose("evidence", need, known) for need in reads),

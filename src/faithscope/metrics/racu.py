@@ -49,9 +49,10 @@ def racu(curve: Tensor, baseline: Tensor, ratios: Tensor, clip: bool = True) -> 
     >>> racu(measure, random, torch.tensor([0.0, 0.3, 0.7, 1.0]))
     tensor(0.4667)
     """
-    kind = common_type(curve, baseline)
-    curve, baseline, ratios = _checked(curve, baseline, ratios)
-    value = (_area(baseline - curve, ratios) / _room(baseline, ratios)).to(kind)
+    if not isinstance(clip, bool):
+        raise FaithscopeError(f"clip must be true or false, got {shown(clip)}.")
+    p, b, x = _checked(curve, baseline, ratios)
+    value = (_area(b - p, x) / _room(b, x)).to(common_type(curve, baseline))
     return value.clamp(-1, 1) if clip else value
 
 
@@ -64,9 +65,8 @@ def absolute_area(curve: Tensor, baseline: Tensor, ratios: Tensor) -> Tensor:
     >>> absolute_area(measure, random, torch.tensor([0.0, 0.5, 1.0]))
     tensor(0.3000)
     """
-    kind = common_type(curve, baseline)
-    curve, baseline, ratios = _checked(curve, baseline, ratios)
-    return _area(baseline - curve, ratios).to(kind)
+    p, b, x = _checked(curve, baseline, ratios)
+    return _area(b - p, x).to(common_type(curve, baseline))
 
 
 def racu_doubts(baseline: Tensor, ratios: Tensor) -> RacuDoubts:
@@ -78,10 +78,10 @@ def racu_doubts(baseline: Tensor, ratios: Tensor) -> RacuDoubts:
     >>> racu_doubts(flat_then_rising, torch.tensor([0.0, 0.5, 1.0]))
     RacuDoubts(degenerate=tensor([ True, False]), negative=tensor([False,  True]))
     """
+    b, _, x = _checked(baseline, baseline, ratios)
+    room = _room(b, x)
     rounding = 1e-12 if common_type(baseline) == torch.float64 else 1e-6
-    baseline, _, ratios = _checked(baseline, baseline, ratios)
-    room = _room(baseline, ratios)
-    degenerate = room.abs() <= rounding * _area(baseline.abs(), ratios)
+    degenerate = room.abs() <= rounding * _area(b.abs(), x)
     return RacuDoubts(degenerate, ~degenerate & (room < 0))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from numbers import Real
 from typing import ClassVar
@@ -44,7 +45,7 @@ def saco(
     """
     choose("SaCo weight", weight, WEIGHTS)
     check_penalty(penalty)
-    kind = common_type(salience, drop)
+    given = salience, drop
     salience, drop = as_numbers(salience, "salience"), as_numbers(drop, "drop")
     if salience.shape != drop.shape:
         raise FaithscopeError(
@@ -60,14 +61,14 @@ def saco(
     pairs = s_i - s_j if weight == "difference" else s_i / s_j
     if penalty:
         more_salient = torch.where(s_i >= s_j, first, second)
-        pairs = pairs * ((k - more_salient).to(pairs.dtype) / (k - 1)) ** penalty
+        pairs = pairs * ((k - more_salient).to(pairs.dtype) / (k - 1)) ** float(penalty)
     satisfied = drop[..., first] >= drop[..., second]
     signed = torch.where(satisfied, pairs, -pairs)
     total = pairs.abs().sum(-1)
     undefined = (total <= 1e-12 * salience.abs().sum(-1)) | drop.isnan().any(-1)
     if weight == "ratio":
         undefined = undefined | (salience <= 0).any(-1)
-    return torch.where(undefined, torch.nan, signed.sum(-1) / total).to(kind)
+    return torch.where(undefined, torch.nan, signed.sum(-1) / total).to(common_type(*given))
 
 
 def auto_k(sorted_maps: Tensor) -> Tensor:
@@ -150,5 +151,5 @@ def check_k(k: int | str) -> int | str:
 def check_penalty(penalty: float) -> None:
     """Refuse a penalty that is not a number from 0 upwards."""
     numeric = isinstance(penalty, Real) and not isinstance(penalty, bool)
-    if not numeric or not 0 <= penalty < math.inf:
+    if not numeric or not 0 <= penalty <= sys.float_info.max:
         raise FaithscopeError(f"SaCo's penalty must be 0 or more, got {shown(penalty)}.")

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, shown
 from faithscope.models.vit import ViTView
 
 Transform = Callable[[Image.Image], Tensor]
@@ -118,13 +119,18 @@ class Model:
 
     def class_name(self, index: int) -> str:
         """The name of a class, or its number."""
+        if not isinstance(index, Integral):
+            raise FaithscopeError(f"A class is a whole number, got {shown(index)}.")
         if self.classes is not None and 0 <= index < len(self.classes):
-            return self.classes[index]
-        return str(index) if index >= 0 else "no class"
+            return self.classes[int(index)]
+        return shown(int(index)) if index >= 0 else "no class"
 
     def to(self, device: str | torch.device) -> Model:
         """Move the module, in place as torch does; returns self."""
-        self.module.to(device)
+        try:
+            self.module.to(torch.device(device))
+        except (TypeError, ValueError, RuntimeError, NotImplementedError):
+            raise FaithscopeError(f"{self.name} cannot be moved to {shown(device)}.") from None
         return self
 
 

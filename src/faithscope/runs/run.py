@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, choose
 from faithscope.runs.files import (
     read_checked,
     read_parquet,
@@ -37,7 +37,7 @@ class Run:
 
     def get_table(self, name: str) -> pa.Table:
         """One of its tables, empty if the run has none."""
-        found = self.tables.get(name)
+        found = self.tables.get(choose("table", name, SCHEMAS))
         return SCHEMAS[name].empty_table() if found is None else found
 
     scores = _table("scores", "Every score: model, data, training, sample, method, metric, value …")

@@ -111,7 +111,7 @@ class Findings(Run):
         """Scores of one method and metric, random draws averaged: [replicates]."""
         choose("method of this result", method, self.methods)
         choose("metric of this result", metric, self.metrics)
-        if self.procedures:
+        if self.procedures or procedure is not None:
             name = self.procedures[-1] if procedure is None else procedure
             procedure = choose("procedure of this result", name, self.procedures)
         return self.scores_of(Series(method, procedure), metric)
@@ -182,6 +182,7 @@ class Findings(Run):
 
     def arrow(self, metric: str) -> str:
         """Which way is better."""
+        choose("metric of this result", metric, self.metrics)
         return "↑" if self.manifest.metrics[metric].higher_is_better else "↓"
 
     def comparisons(self) -> pa.Table:

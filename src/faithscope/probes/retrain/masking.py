@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from faithscope.data.tensors import as_tensor
 from faithscope.data.text import SPLITS, TokenData
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method
 from faithscope.methods.text import TokenEvidence
 from faithscope.methods.words import random_scores, word_information, word_scores
@@ -139,9 +140,19 @@ class Masker:
         for name, _ in self.data.splits:
             tokens = [getattr(one, name) for one in data]
             scores = self.learner.explain(models, tokens, item, seeds)
+            if not isinstance(scores, Sequence) or len(scores) != len(models):
+                raise FaithscopeError(
+                    f"{item.label} must give a list of scores for {len(models)} models, the "
+                    f"learner '{self.learner.name}' gave {shown(scores)}."
+                )
             for held, own in zip(found, scores, strict=True):
-                held[name] = own
+                held[name] = self._checked(item, own)
         return list(found)
+
+    def _checked(self, item: Method, scores: Any) -> Tensor:
+        """Scores as floating-point numbers, whatever a measure or learner of one's own gives."""
+        made = as_tensor(scores, f"What {item.label} gives").detach().cpu()
+        return made if made.is_floating_point() else made.to(torch.float64)
 
     def _model_free(self, item: Method, seed: int) -> Scores:
         splits = dict(self.data.splits)
@@ -149,7 +160,8 @@ class Masker:
         scores = {}
         for (name, tokens), drawn in zip(splits.items(), uniform, strict=True):
             known = word_scores(tokens.ids, self._information) if item.needs else None
-            scores[name] = item(TokenEvidence(word_scores=known, uniform=drawn))
+            evidence = TokenEvidence(word_scores=known, uniform=drawn)
+            scores[name] = self._checked(item, item(evidence))
         return scores
 
     @cached_property
@@ -190,6 +202,11 @@ def _alike(pack: Pack) -> list[list[Job]]:
 
 def _check_scores(job: Job, eligible: Tensor, scores: Tensor) -> None:
     """Refuse scores that cannot be ranked, naming the training they come from."""
+    if scores.shape != eligible.shape:
+        raise FaithscopeError(
+            f"{job.measure} must give one score for each token, {list(eligible.shape)}, and gave "
+            f"{list(scores.shape)}."
+        )
     if not bool((eligible & ~scores.isfinite()).any()):
         return
     if job.parent is None:

@@ -17,7 +17,7 @@ import torch
 
 from faithscope.data.text import TextData, TokenData
 from faithscope.data.text_sources import describe, load_text
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import METHODS, Method, resolve_methods
 from faithscope.metrics import TrainingMetric, resolve_metrics
 from faithscope.probes.probe import Planned
@@ -30,6 +30,7 @@ from faithscope.probes.retrain.jobs import (
     checked_seeds,
 )
 from faithscope.probes.retrain.learner import Learner
+from faithscope.probes.retrain.learner import Recipe as LearnerRecipe
 from faithscope.probes.retrain.learners import check_model, load_learner
 from faithscope.probes.retrain.tasks import jobs_by_group, retrain_tasks
 from faithscope.probes.retrain.worker import RetrainWorker
@@ -94,6 +95,10 @@ class RetrainProbe:
         learner = _learner(request, given, texts)
         chosen, left_out = _measures(request, asked, learner)
         tokens = learner.encode(texts)
+        if not isinstance(tokens, TokenData):
+            raise FaithscopeError(
+                f"What the learner '{learner.name}' encodes is TokenData, got {shown(tokens)}."
+            )
         _check(tokens)
         _check_lengths(tokens, levels, request.strategy)
         recipe = Recipe(**asdict(learner.recipe))
@@ -369,7 +374,26 @@ def _learner(request: Retrain, given: Given, texts: TextData) -> Learner:
             f"{', '.join(changes)} cannot be given beside a learner, which has its own recipe."
         )
     learner: Learner = given.model
+    for part in ("encode", "begin", "explain", "check"):
+        if not callable(_part(learner, part)):
+            raise FaithscopeError(
+                f"A model to train is 'bilstm', 'hf:…' or a learner with encode, begin, explain "
+                f"and check, got {shown(learner)}."
+            )
+    if not isinstance(_part(learner, "recipe"), LearnerRecipe):
+        raise FaithscopeError("A learner's 'recipe' must be a Recipe of faithscope.")
+    named, packed = _part(learner, "name"), _part(learner, "pack_size")
+    if not isinstance(named, str) or not named or not isinstance(packed, int):
+        raise FaithscopeError("A learner needs a 'name' and how many it trains together.")
     return learner
+
+
+def _part(learner: Any, name: str) -> Any:
+    """A part of somebody's own learner, or None."""
+    try:
+        return getattr(learner, name, None)
+    except Exception:
+        return None
 
 
 def _measures(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from faithscope.data.text import TextData, TokenData
+from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method
 from faithscope.metrics import TrainingMetric
 from faithscope.probes.retrain.jobs import Job, Jobs, Pack
@@ -138,6 +139,11 @@ class RetrainWorker:
             context.report(doing(training.epoch), share)
         with timed() as taken:
             trained = training.finish()
+        if not isinstance(trained, Sequence) or len(trained) != len(pack.jobs):
+            raise FaithscopeError(
+                f"The learner '{self.learner.name}' must give {len(pack.jobs)} trained models, "
+                f"and gave {shown(trained)}."
+            )
         return Finished(trained, masks, seconds + taken())
 
     def finish(self, task: Task, computed: Any, context: Context) -> Tables:
