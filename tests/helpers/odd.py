@@ -311,3 +311,7 @@ def values() -> SearchStrategy[Any]:
     """Anything at all."""
     plain = objects() | numbers() | names() | arrays()
     return plain | st.lists(plain, max_size=3) | st.dictionaries(names(), plain, max_size=2)
+
+
+ENDINGS = (".png", ".jpg", ".JPEG", ".webp", ".bmp", ".gif", ".tif", ".ppm")
+"""Of files that are taken for images."""
