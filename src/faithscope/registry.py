@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 RESERVED = frozenset({"all", "registered"})
 """What stands for several names, and so is none itself."""
-_NAME = re.compile(r"\w[\w.:-]{0,99}")
+_NAME = re.compile(r"\w[\w.-]{0,99}")
 MOST_ITEMS = 20_000
 """More than any list that people give: one without an end is not read for ever."""
 
@@ -58,7 +58,7 @@ class Registry(Generic[T]):
         """Add `item` under `name`, which can be taken only once; say what it is, for lists."""
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name in RESERVED:
             raise FaithscopeError(
-                f"The name of a {self.kind} is one word of letters, digits, '_', '.', ':' and '-', "
+                f"The name of a {self.kind} is one word of letters, digits, '_', '.' and '-', "
                 f"and not {' or '.join(sorted(RESERVED))}, got {shown(name)}."
             )
         if name in self._items:
@@ -240,7 +240,8 @@ def as_list(kind: str, given: Any, one: type | tuple[type, ...]) -> list[Any]:
     if isinstance(given, one) or callable(given):
         return [given]
     if isinstance(given, bytes | bytearray) or not isinstance(given, Iterable):
-        raise FaithscopeError(f"A {kind} is a name, an object or a function, got {shown(given)}.")
+        a = "An" if kind[0] in "aeiou" else "A"
+        raise FaithscopeError(f"{a} {kind} is a name, an object or a function, got {shown(given)}.")
     return listed(given, f"{kind}s")
 
 

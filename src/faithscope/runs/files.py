@@ -44,6 +44,8 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def write_output(path: Path, content: bytes, what: str) -> Path:
     """Write a file that somebody asked for, whole; say so if that is impossible."""
+    if not path.name:
+        raise FaithscopeError(f"The {what} cannot be written to '{path}', a folder: name a file.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)
