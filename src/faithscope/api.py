@@ -25,6 +25,7 @@ from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
+from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_patches, to_pixels
 from faithscope.probes import probe_of
 from faithscope.probes.perturb.failures import said
@@ -45,7 +46,7 @@ from faithscope.runs.scheduler import (
     forecast,
     look,
 )
-from faithscope.runs.store import Store, check_folder, read_plan
+from faithscope.runs.store import Store, begun_plan, check_folder
 from faithscope.verdicts.compare import Comparison, compare_findings
 
 EXPLAIN_BATCH = 32
@@ -335,7 +336,8 @@ def _prepare(
 def prepare_request(request: Request, given: Given | None = None) -> Prepared:
     """Check and plan what is asked for; nothing is computed yet."""
     probe = probe_of(request.kind)
-    prepared = Prepared(request, probe.prepare(request, given or Given()), probe)
+    with enough_memory():
+        prepared = Prepared(request, probe.prepare(request, given or Given()), probe)
     return prepared if request.out is None else prepared.at(request.out)
 
 
@@ -361,7 +363,7 @@ class Prepared:
         """The same, kept in a folder; what was left open is as it was chosen there before."""
         root = as_path(out, "out")
         request = self.request.model_copy(update={"out": str(root)})
-        planned = self.probe.adopt(self.planned, read_plan(root), request)
+        planned = self.probe.adopt(self.planned, begun_plan(root), request)
         return Prepared(request, planned, self.probe)
 
     def is_begun(self) -> bool:
@@ -383,11 +385,12 @@ class Prepared:
     def forecast(self) -> Forecast:
         """Measure a small sample of the work, and multiply."""
         state, tasks = self.state(), self.planned.tasks
-        if state is None or not isinstance(tasks, list):
-            unit, per = self.probe.unit, self.planned.worker.measure()
-            cost = {unit: self.planned.expected}
-            return Forecast(cost, self.planned.expected * per.get(unit, 0.0), 1)
-        return forecast(state, tasks, self.planned.worker)
+        with enough_memory():
+            if state is None or not isinstance(tasks, list):
+                unit, per = self.probe.unit, self.planned.worker.measure()
+                cost = {unit: self.planned.expected}
+                return Forecast(cost, self.planned.expected * per.get(unit, 0.0), 1)
+            return forecast(state, tasks, self.planned.worker)
 
     def run(self, progress: Report | None = None) -> Result:
         """Run every task that is not finished yet, and collect them all.
@@ -396,7 +399,8 @@ class Prepared:
         """
         if progress is not None and not callable(progress):
             raise FaithscopeError(f"progress must be a function, got {shown(progress)}.")
-        with Store.open(self.out, self.plan) as store:
+        kept = "" if self.out is None else str(self.out)
+        with enough_memory(kept), Store.open(self.out, self.plan) as store:
             found = store.finished()
             if found is not None:
                 self._check_finished(found)

@@ -7,8 +7,9 @@ each, and every combination is a run in a folder of its own.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,8 @@ class Runs:
     results: dict[str, Result]
     unfinished: tuple[str, ...] = ()
     name: str = ""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """What went wrong with those of them that an error ended, by name."""
 
     def __getitem__(self, label: str) -> Result:
         return self.results[choose("run of this study", label, self.results)]
@@ -270,11 +273,24 @@ def forecast_study(
 def run_study(
     study: Study, out: str | Path, *, device: str = "auto", run: Runner | None = None
 ) -> Runs:
-    """Run everything into folders below `out`; what is finished is not run again."""
-    results = {}
+    """Run everything into folders below `out`; what is finished is not run again.
+
+    A run that an error ends costs that run: the others go on, and `failed` says what it was. If all
+    fail, the first error is raised.
+    """
+    results: dict[str, Result] = {}
+    errors: dict[str, FaithscopeError] = {}
     for label, prepared in prepare_cells(study, out, device):
-        results[label] = run(label, prepared) if run else prepared.run()
-    return Runs(results, name=study.name)
+        try:
+            results[label] = run(label, prepared) if run else prepared.run()
+        except FaithscopeError as error:
+            errors[label] = error
+            if run is None:
+                warnings.warn(f"The run '{label}' failed: {error}", stacklevel=2)
+    if errors and not results:
+        raise next(iter(errors.values()))
+    failed = {label: str(error) for label, error in errors.items()}
+    return Runs(results, tuple(failed), study.name, failed)
 
 
 # The runs of a folder

@@ -430,6 +430,7 @@ def test_keeping_what_takes_long_takes_a_small_share_of_the_time(tmp_path, monke
         clock[0] += 2.0
         return {"a": torch.zeros(1)}
 
+    (tmp_path / "plan.json").touch()
     store, keeping = Store(tmp_path), Keeping(every=5.0, last=0.0)
     kept = []
     for place, wait in enumerate((4.9, 0.2, 5.1, 34.8, 0.2)):  # each in another task

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from faithscope.cli.shared import Json, app, examples
+from faithscope.cli.shared import SOMETHING_WRONG, Json, app, examples
 from faithscope.errors import choose
 
 
@@ -55,4 +55,4 @@ def doctor(as_json: Json = False) -> None:
     if as_json:
         print_json([asdict(check) for check in checks])
     if any(check.status == "fail" for check in checks):
-        raise typer.Exit(1)
+        raise typer.Exit(SOMETHING_WRONG)

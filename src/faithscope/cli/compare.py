@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faithscope.cli.shared import Json, app, check_run, examples, make_folder
+from faithscope.cli.shared import SOMETHING_WRONG, Json, app, check_run, examples, make_folder
 from faithscope.registry import split_specs
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def compare(
     for line in failed:
         typer.echo(f"failed: {line}", err=True)
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(SOMETHING_WRONG)
 
 
 def as_data(comparison: Comparison) -> dict[str, Any]:

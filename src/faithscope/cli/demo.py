@@ -15,6 +15,7 @@ from faithscope.cli.shared import (
     examples,
     forecast_of,
     make_folder,
+    stopped,
 )
 from faithscope.request import Given, Perturb, check_request
 
@@ -64,7 +65,10 @@ def demo(
         f"{len(DEMO_METHODS)} methods, {DEMO_DRAWS} random draws per pixel and per patch, "
         f"{len(prepared.plan.metrics)} metrics\n{forecast}"
     )
-    result = run_with_progress(prepared, forecast)
+    try:
+        result = run_with_progress(prepared, forecast)
+    except KeyboardInterrupt as stop:
+        raise stopped(stop, "nothing is kept of a demo before its end") from None
     files = {"tables": result.save(out / "run")}
     show_result(result)
     with waiting("drawing"):

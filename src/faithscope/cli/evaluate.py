@@ -16,6 +16,7 @@ from faithscope.cli.shared import (
     as_data,
     carry_out,
     examples,
+    keeping,
     make_folder,
     only_with,
 )
@@ -74,11 +75,12 @@ def evaluate(
         raise FaithscopeError("evaluate needs --model and --data, or --from a finished run.")
     request = check_request(Perturb, asked)
     given = Given(maps=_read_maps(maps or []))
-    with waiting(f"loading {request.model}"):
-        from faithscope.api import prepare_request
+    with keeping(out):
+        with waiting(f"loading {request.model}"):
+            from faithscope.api import prepare_request
 
-        prepared = prepare_request(request, given)
-    show(carry_out(prepared, yes=yes), _kept(out), report, as_json)
+            prepared = prepare_request(request, given)
+        show(carry_out(prepared, yes=yes), _kept(out), report, as_json)
 
 
 def _kept(out: Path | None) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from faithscope.cli.shared import (
     carry_out,
     examples,
     forecast_of,
+    keeping,
     make_folder,
     only_with,
 )
@@ -110,7 +112,7 @@ def roar(
     request = check_request(Retrain, asked)
     if out is not None and not dry_run:
         make_folder(out)
-    with waiting(f"reading {request.data}"):
+    with keeping(out), waiting(f"reading {request.data}"):
         from faithscope.api import prepare_request
 
         prepared = prepare_request(request)
@@ -124,10 +126,13 @@ def roar(
             print_json({**vars(cost), "folder": str(prepared.out)})
         return
     prepared.is_begun()
+    assert prepared.out is not None
+    make_folder(prepared.out)
     note(_size(prepared))
     for left_out in prepared.plan.left_out:
         note(f"{left_out.name} is left out: {left_out.why}.")
-    show(prepared, as_json, yes)
+    with keeping(prepared.out):
+        show(prepared, as_json, yes)
 
 
 def _folder(prepared: Prepared) -> str:
@@ -145,9 +150,11 @@ def show(prepared: Prepared, as_json: bool, yes: bool) -> None:
         show_result(result)
         say()
     assert prepared.out is not None
-    with waiting("drawing"):
-        page = result.report(prepared.out / "report.html")
-    say_files({"result": prepared.out, "report": page}, stderr=as_json)
+    files = {"result": prepared.out}
+    if os.access(prepared.out, os.W_OK):  # a finished run may be there only to be read
+        with waiting("drawing"):
+            files["report"] = result.report(prepared.out / "report.html")
+    say_files(files, stderr=as_json)
 
 
 def _size(prepared: Prepared) -> str:
@@ -206,7 +213,8 @@ def run_demo(out: Path, device: str, as_json: bool) -> None:
     if not as_json:
         show_synthetic(known)
     note(_size(prepared))
-    result = carry_out(prepared)
+    with keeping(prepared.out):
+        result = carry_out(prepared)
     if not as_json:
         say("\nA small bAbI-1: where is Mary?", "bold")
         show_result(result)

@@ -10,6 +10,7 @@ import typer
 from faithscope.cli.options import takes_request
 from faithscope.cli.shared import (
     SHORTER,
+    SOME_FAILED,
     DryRun,
     Json,
     Yes,
@@ -18,6 +19,7 @@ from faithscope.cli.shared import (
     ask,
     carry_out,
     examples,
+    keeping,
     make_folder,
 )
 from faithscope.errors import FaithscopeError
@@ -91,19 +93,29 @@ def run(
 
     def run_cell(label: str, prepared: Prepared) -> Result:
         note(f"\n{label}")
-        result = carry_out(prepared, silent=True)
+        try:
+            result = carry_out(prepared, silent=True)
+        except FaithscopeError as error:
+            note(f"failed: {error}")
+            raise
         if not as_json:
             show_result(result)
         return result
 
-    done = run_study(wanted, folder, device=device, run=run_cell)
+    with keeping(folder, wanted.cells):
+        done = run_study(wanted, folder, device=device, run=run_cell)
     moved = done.sensitivity().to_pylist()
     if as_json:
         cells = {label: as_data(result) for label, result in done.results.items()}
-        print_json({"cells": cells, "sensitivity": moved})
+        print_json({"cells": cells, "sensitivity": moved, "failed": done.failed})
     elif moved:
         show_sensitivity(moved)
     say(f"\nkept in {folder}; faithscope report {folder} makes a page of it", stderr=as_json)
+    if done.failed:
+        some = f"{len(done.failed)} of {len(costs)} runs failed"
+        names = ", ".join(done.failed)
+        note(f"{some} ({names}): when that is mended, run the same command to resume")
+        raise typer.Exit(SOME_FAILED)
 
 
 PARTS = ("seconds", "tasks", "finished", "again")

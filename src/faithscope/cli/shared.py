@@ -7,7 +7,11 @@ command, so that help answers at once.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
     from faithscope.result import Result
     from faithscope.runs.scheduler import Forecast
 
+SOMETHING_WRONG, ERROR, SOME_FAILED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
+"""The exit codes beside 0. 1: `compare` or `doctor` found something, or the answer was no; 2: one
+sentence says why nothing came of it; 3: some runs of a study failed, the others are finished."""
 BUNDLED_MODEL, BUNDLED_DATA = "bundled:cifar10_vit", "bundled:cifar10"
 ORDER = (
     *("demo", "evaluate", "run", "explain", "roar", "report", "compare"),
@@ -56,10 +63,12 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except FaithscopeError as error:
             typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(2) from None
-        except KeyboardInterrupt:
-            typer.echo("interrupted: nothing had been begun", err=True)
-            raise typer.Exit(130) from None
+            raise typer.Exit(ERROR) from None
+        except MemoryError:
+            typer.echo("error: Memory ran out: ask for less, or free some.", err=True)
+            raise typer.Exit(ERROR) from None
+        except KeyboardInterrupt as stop:
+            raise stopped(stop, "before the end") from None
 
 
 def examples(*lines: str) -> str:
@@ -85,7 +94,91 @@ def main() -> None:
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # download bars of other libraries
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a line per attempt without a network
-    app(prog_name="faithscope")
+    listen()
+    try:
+        app(prog_name="faithscope")
+    except SystemExit as end:
+        if end.code:
+            leave(end.code)
+        raise
+
+
+# Being stopped
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: it ends work as Ctrl-C does."""
+
+
+SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+
+
+def listen() -> None:
+    """Let every signal that asks for an end do what Ctrl-C does; a second one ends at once."""
+
+    def stop(number: int, _: Any) -> None:
+        for held in SIGNALS:
+            signal.signal(held, at_once)
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    def at_once(number: int, _: Any) -> None:
+        os._exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)
+
+    for held in SIGNALS:
+        if signal.getsignal(held) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(held, stop)
+
+
+def leave(code: Any) -> None:
+    """Do not wait for a thread that reads from a slow disk or a loader that hangs."""
+    others = [held for held in threading.enumerate() if held is not threading.main_thread()]
+    if any(not held.daemon for held in others):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code if isinstance(code, int) else ERROR)
+
+
+def stopped(stop: KeyboardInterrupt, words: str) -> typer.Exit:
+    """Say how a command was ended and what is left of its work."""
+    by_signal = isinstance(stop, Terminated)
+    with suppress(OSError):  # with its terminal
+        typer.echo(f"{'terminated' if by_signal else 'interrupted'}: {words}", err=True)
+    return typer.Exit(TERMINATED if by_signal else INTERRUPTED)
+
+
+@contextmanager
+def keeping(out: Path | None, cells: Iterable[str] = ("",)) -> Iterator[None]:
+    """Say what is kept in the folder of a run, or in those of a study's cells, if it is stopped."""
+    was_there = out is not None and out.is_dir()
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if out is not None and was_there and not out.is_dir():
+            raise stopped(stop, f"the folder {out} is gone, with what was in it") from None
+        raise stopped(stop, _kept(out, cells)) from None
+
+
+def _kept(out: Path | None, cells: Iterable[str]) -> str:
+    """What is left in the folders of runs, in words."""
+    if out is None:
+        return "nothing is kept without --out"
+    folders = [out / cell for cell in cells]
+    runs = [folder for folder in folders if (folder / "manifest.json").exists()]
+    others = [folder for folder in folders if folder not in runs]
+    tasks = sum(len(list(folder.glob("tasks/*.json"))) for folder in others)
+    counts = {"finished run": len(runs), "finished task": tasks}
+    parts = [f"{count:,} {what}{'s' * (count != 1)}" for what, count in counts.items() if count]
+    if any(state for folder in others for state in folder.glob("states/[!.]*")):
+        parts.append("the last epochs of unfinished tasks")
+    if not parts:
+        return "nothing had been begun"
+    is_one = len(parts) == 1 and parts[0].startswith("1 ")
+    some = ", ".join(parts[:-2] + [" and ".join(parts[-2:])])
+    resume = "" if len(runs) == len(folders) else "; run the same command to resume"
+    return f"{some} {'is' if is_one else 'are'} kept in {out}{resume}"
 
 
 Json = Annotated[
@@ -120,7 +213,7 @@ def forecast_of(prepared: Prepared) -> Forecast:
 
 
 def carry_out(prepared: Prepared, *, yes: bool = True, silent: bool = False) -> Result:
-    """Run with progress, after saying what it costs; Ctrl-C says what is kept."""
+    """Run with progress, after saying what it costs."""
     from faithscope.cli.console import note, run_with_progress
 
     begun, forecast = prepared.is_begun(), None
@@ -131,33 +224,22 @@ def carry_out(prepared: Prepared, *, yes: bool = True, silent: bool = False) -> 
             note(f"resuming the run in {prepared.out}")
         else:
             ask(forecast, yes, SHORTER[prepared.request.kind])
-    try:
-        return run_with_progress(prepared, forecast)
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted: {_kept(prepared)}", err=True)
-        raise typer.Exit(130) from None
-
-
-def _kept(prepared: Prepared) -> str:
-    """What a run that was stopped leaves behind, in words."""
-    if prepared.out is None:
-        return "nothing is kept without --out"
-    tasks = len(list(prepared.out.glob("tasks/*.json")))
-    states = any(prepared.out.glob("states/*"))
-    if not tasks and not states:
-        return "nothing had been begun"
-    some = f"{tasks:,} finished task{'s' * (tasks != 1)}"
-    more = " and the last epochs of unfinished ones" if states else ""
-    return f"{some}{more} are kept in {prepared.out}; run the same command to resume"
+    return run_with_progress(prepared, forecast)
 
 
 def ask(forecast: Forecast, yes: bool, shorter: str) -> None:
     """Ask before long work, where there is somebody to ask."""
     if yes or forecast.seconds < LONG_SECONDS or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    if not typer.confirm("Continue?", default=True, err=True):
+    try:
+        goes_on = typer.confirm("Continue?", default=True, err=True)
+    except typer.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise abort.__context__ from None
+        goes_on = False  # nobody is there any more
+    if not goes_on:
         typer.echo(f"stopped before any work; {shorter} make it shorter", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(SOMETHING_WRONG)
 
 
 def only_with(context: typer.Context, mode: str, allowed: tuple[str, ...]) -> None:
@@ -180,15 +262,23 @@ def check_run(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder to write to, before the work rather than after it."""
+    """Make a folder to write to, before the work rather than after it.
+
+    One with a finished run, or with a study's, may be there only to be read.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FaithscopeError(
             f"The folder '{folder}' cannot be made ({error.strerror}): choose another."
         ) from None
-    if not os.access(folder, os.W_OK):
+    if not os.access(folder, os.W_OK) and not holds_runs(folder):
         raise FaithscopeError(f"The folder '{folder}' cannot be written to: choose another.")
+
+
+def holds_runs(folder: Path) -> bool:
+    """Whether a folder is that of a finished run, or of a study with one."""
+    return any(file for name in ("", "*/") for file in folder.glob(f"{name}manifest.json"))
 
 
 def as_data(result: Result) -> dict[str, Any]:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from faithscope.errors import FaithscopeError
 
 OUT_OF_MEMORY = (torch.OutOfMemoryError, RuntimeError, MemoryError)
 """What `halve` should be asked about."""
+LESS = "ask for less (fewer images or texts, fewer methods, a smaller batch_size) or free some"
+"""What helps where memory is nearly gone."""
 
 
-_WORDS = ("can't allocate memory", "out of memory", "not enough memory", "alloc_failed")
+_WORDS = (
+    *("can't allocate memory", "out of memory", "not enough memory", "alloc_failed"),
+    "bad_alloc",
+)
 
 
 def halve(size: int, error: Exception) -> int:
@@ -27,9 +36,23 @@ def halve(size: int, error: Exception) -> int:
     return size // 2
 
 
+@contextmanager
+def enough_memory(kept: str = "") -> Iterator[None]:
+    """Say in a sentence that memory ran out, and where what is finished is kept."""
+    try:
+        yield
+    except (*OUT_OF_MEMORY, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+        resume = f"; what is finished is kept in '{kept}', and the same command resumes it"
+        raise FaithscopeError(f"Memory ran out: {LESS}{resume if kept else ''}.") from None
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """Tell an out-of-memory error of a GPU or of the CPU's allocator from other errors."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
     said = str(error).lower()
     return isinstance(error, RuntimeError) and any(words in said for words in _WORDS)

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError, shown
+from faithscope.models.memory import LESS, is_out_of_memory
 from faithscope.models.vit import ViTView
 
 Transform = Callable[[Image.Image], Tensor]
@@ -167,6 +168,8 @@ def unwrap_logits(output: Any, count: int) -> Tensor:
 
 def cannot_run(model: Model, inputs: Tensor, error: Exception) -> FaithscopeError:
     """Say that a model failed on intact images, and what it complained of."""
+    if is_out_of_memory(error):
+        return FaithscopeError(f"Memory ran out in {model.name}: {LESS}.")
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
     shape = list(inputs.shape[1:])
     return FaithscopeError(f"{model.name} cannot run images of shape {shape}: {reason}.")

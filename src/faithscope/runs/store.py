@@ -9,22 +9,28 @@
     run/manifest.json                ... what the run is, with their hashes
 
 Every file is put into place in one step and its hash is kept, so after a kill at any moment a file
-is whole, old or absent, and a damaged one is found, named and made again.
+is whole, old or absent, and a damaged one is found, named and made again. What a kill left half
+written goes when the folder is opened the next time. A disk that does not answer changes nothing:
+what cannot be read now may be whole.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import shutil
+import stat
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from pydantic import Field, ValidationError
+from pydantic import Field
 from safetensors import SafetensorError, safe_open
 
 from faithscope.errors import FaithscopeError
@@ -48,7 +54,13 @@ from faithscope.runs.run import Run, is_run, load_run, save_run
 from faithscope.runs.tables import SCHEMAS
 from faithscope.runs.task import Tables, Task
 
-DAMAGED = (OSError, ValueError, KeyError, TypeError, ValidationError)
+DAMAGED = (FileNotFoundError, ValueError, KeyError, TypeError)
+"""What reading a file ends in that is cut, changed or gone; any other OSError is the disk's."""
+IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
+FOLDERS = ("tasks", "artifacts", "states")
+SCRATCH = ".scratch"
+"""The lock of a temporary folder: one that nobody holds is of a process that was killed."""
+_HALF_WRITTEN = re.compile(r"\.(plan\.json|manifest\.json|report\.html|\w+\.parquet)\.[0-9a-f]{8}")
 
 
 class Card(Typed):
@@ -73,38 +85,44 @@ class Done:
 class Store:
     """The files of one run; without `is_lasting` only artifacts are, since nobody comes back.
 
-    One that `looks_on` changes nothing: what is damaged is left there, and not spoken of.
+    One that `looks_on` changes nothing: what is damaged is left there, and not spoken of. With a
+    `refusal`, which says why, it cannot be written to, and a finished run is there to be read.
     """
 
     root: Path
     is_lasting: bool = True
     looks_on: bool = False
+    refusal: FaithscopeError | None = None
     hashes: dict[str, str] = field(default_factory=dict)
     """Of artifacts, by name, as the cards of their makers have them."""
 
     @staticmethod
     @contextmanager
     def open(root: Path | None, plan: Plan) -> Iterator[Store]:
-        """Begin a run in a folder, or resume the one that is there if it is the same."""
+        """Begin a run in a folder, or resume the one that is there if it is the same.
+
+        A finished run is read where nothing can be written, too.
+        """
         if root is None:
-            with tempfile.TemporaryDirectory(prefix="faithscope-") as folder:
-                yield Store(Path(folder), is_lasting=False)
+            with scratch() as folder:
+                yield Store(folder, is_lasting=False)
             return
-        with locked(root):
-            begin(root, plan)
-            for folder in ("tasks", "artifacts", "states"):
-                for leftover in (root / folder).rglob(".*.*.*"):  # of a kill while writing
-                    leftover.unlink(missing_ok=True)
-            yield Store(root)
+        with locked(root, reads=True) as refusal:
+            if refusal is None:
+                begin(root, plan)
+                clear_away(root)
+            elif not is_run(root) or not check_folder(root, plan):
+                raise refusal
+            yield Store(root, looks_on=refusal is not None, refusal=refusal)
 
     # Tasks
 
     def done(self, task: Task) -> Done | None:
         """A task that is finished; None if it is not, or one of its files is damaged."""
         file = self._card_file(task.id)
-        if not file.exists():
-            return None
         try:
+            if not file.exists():
+                return None
             card = Card.model_validate_json(as_json(unsealed(file.read_bytes())))
             if card.task != task.id:
                 raise ValueError("its card is of another task")
@@ -116,6 +134,8 @@ class Store:
             self._damaged(f"The task '{task.id}' of '{self.root}'", reason(error))
             self.remove(task)
             return None
+        except OSError as error:
+            raise unreadable(file, error) from error
         self.hashes |= card.artifacts
         return Done(card, tables)
 
@@ -123,7 +143,7 @@ class Store:
         """Keep a finished task: its rows, then its card; how far it was is not needed any more."""
         if not self.is_lasting:
             return
-        with writing(self.root):
+        with self._writing():
             hashes = {
                 name: write_parquet(self._table_file(task.id, name), table)
                 for name, table in tables.items()
@@ -135,28 +155,35 @@ class Store:
         """Say that a task is finished."""
         if not self.is_lasting:
             return
-        with writing(self.root):
+        with self._writing():
             (self.root / "tasks").mkdir(exist_ok=True)
             replace_file(self._card_file(card.task), sealed(card.model_dump(mode="json")))
 
     def remove(self, task: Task) -> None:
         """Forget a task, so that it is done again."""
         if not self.looks_on:
-            self._card_file(task.id).unlink(missing_ok=True)
+            with self._writing():
+                self._card_file(task.id).unlink(missing_ok=True)
             shutil.rmtree(self.root / "tasks" / task.id, ignore_errors=True)
+
+    def finished_tasks(self) -> set[str]:
+        """The names of the tasks that are said to be finished."""
+        return {file.stem for file in (self.root / "tasks").glob("*.json")}
 
     # Artifacts
 
     def has_artifact(self, name: str) -> bool:
         """Whether an artifact is there, as it was written."""
         file = self._artifact_file(name)
-        if not file.exists():
-            return False
         try:
+            if not file.exists():
+                return False
             read_checked(file, self.hashes.get(name))
         except DAMAGED as error:
             self._discard(file, error)
             return False
+        except OSError as error:
+            raise unreadable(file, error) from error
         return True
 
     def has_tensor(self, name: str, start: str) -> bool:
@@ -169,18 +196,22 @@ class Store:
 
     def read_artifact(self, name: str) -> tuple[Tensors, Mapping[str, str]]:
         """The tensors of an artifact and what they say of themselves."""
+        file = self._artifact_file(name)
         try:
-            return read_tensors(read_checked(self._artifact_file(name), self.hashes.get(name)))
+            return read_tensors(read_checked(file, self.hashes.get(name)))
         except DAMAGED:
+            if not self.root.exists():
+                raise gone(self.root) from None
             raise FaithscopeError(
-                f"'{self._artifact_file(name)}' was damaged during the run: run the same command "
-                "again."
+                f"'{file}' was damaged during the run: run the same command again."
             ) from None
+        except OSError as error:
+            raise unreadable(file, error) from error
 
     def write_artifact(self, name: str, tensors: Tensors, about: Mapping[str, str]) -> str:
         """Keep an artifact; gives its hash, for the card of its maker."""
         content = tensor_file(tensors, about)
-        with writing(self.root):
+        with self._writing():
             file = self._artifact_file(name)
             file.parent.mkdir(parents=True, exist_ok=True)
             replace_file(file, content)
@@ -189,7 +220,7 @@ class Store:
 
     def drop_artifact(self, name: str) -> None:
         """Forget an artifact that nobody needs any more."""
-        with writing(self.root):
+        with self._writing():
             self._artifact_file(name).unlink(missing_ok=True)
 
     # How far an unfinished task is
@@ -199,22 +230,24 @@ class Store:
     ) -> tuple[Tensors, dict[str, str]] | None:
         """The kept state of a task, if it is of this very input."""
         file = self._state_file(task.id)
-        if not file.exists():
-            return None
         try:
+            if not file.exists():
+                return None
             tensors, said = read_tensors(file.read_bytes())
             if any(said.get(key) != value for key, value in about.items()):
                 raise ValueError("it is of another input")
         except DAMAGED as error:
             self._discard(file, error)
             return None
+        except OSError as error:
+            raise unreadable(file, error) from error
         return tensors, said
 
     def write_state(self, task: Task, tensors: Tensors, about: Mapping[str, str]) -> None:
         """Keep how far a task is."""
         if not self.is_lasting:
             return
-        with writing(self.root):
+        with self._writing():
             self._state_file(task.id).parent.mkdir(exist_ok=True)
             replace_file(self._state_file(task.id), tensor_file(tensors, about))
 
@@ -227,6 +260,15 @@ class Store:
         try:
             return load_run(self.root)
         except FaithscopeError as error:
+            cause = error.__context__
+            if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
+                raise unreadable(self.root, cause) from cause
+            if self.refusal is not None:
+                raise FaithscopeError(
+                    f"The result in '{self.root}' is damaged ({error.reason}) and cannot be made "
+                    "again there, where nothing can be written: copy the folder, and run the same "
+                    "command with the copy."
+                ) from None
             self._damaged(f"The result in '{self.root}'", error.reason)
             return None
 
@@ -234,7 +276,7 @@ class Store:
         """Write the whole run; then the files of its tasks go, if they are not to be kept."""
         if not self.is_lasting:
             return run
-        with writing(self.root):
+        with self._writing():
             run = save_run(run, self.root)
         shutil.rmtree(self.root / "states", ignore_errors=True)
         if not keeps_tasks:
@@ -248,7 +290,21 @@ class Store:
     def _discard(self, file: Path, error: Exception) -> None:
         self._damaged(f"'{file}'", reason(error))
         if not self.looks_on:
-            file.unlink(missing_ok=True)
+            with self._writing():
+                file.unlink(missing_ok=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say in a sentence what is wrong with the folder.
+
+        One that was removed must not come to life again without its plan.
+        """
+        try:
+            if self.is_lasting and not (self.root / "plan.json").exists():
+                raise gone(self.root)
+            yield
+        except OSError as error:
+            raise cannot_write(self.root, error, is_lasting=self.is_lasting) from error
 
     def _card_file(self, task: str) -> Path:
         return self.root / "tasks" / f"{task}.json"
@@ -264,9 +320,15 @@ class Store:
 
 
 @contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """Make the folder and keep every other process from writing to it."""
-    lock = FileLock(root / ".lock")
+def locked(
+    root: Path, *, reads: bool = False, name: str = ".lock"
+) -> Iterator[FaithscopeError | None]:
+    """Make the folder and keep every other process from writing to it.
+
+    With `reads`, a folder that is there and cannot be written to is no error: gives what it is.
+    """
+    lock = FileLock(root / name)
+    refusal = None
     try:
         with writing(root):
             root.mkdir(parents=True, exist_ok=True)
@@ -275,10 +337,52 @@ def locked(root: Path) -> Iterator[None]:
         raise FaithscopeError(
             f"Another run is writing to '{root}': wait for it, or choose another folder."
         ) from None
+    except FaithscopeError as error:
+        if not (reads and os.path.isdir(root)):
+            raise
+        refusal = error
     try:
-        yield
+        yield refusal
     finally:
         lock.release()
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A temporary folder for a run that is not kept; those of killed ones go first."""
+    try:
+        clear_abandoned(Path(tempfile.gettempdir()), "faithscope-*")
+        made = tempfile.TemporaryDirectory(prefix="faithscope-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise FaithscopeError(
+            f"No temporary folder can be made ({error.strerror}): set TMPDIR to one with room, or "
+            "keep the run in a folder (out=…)."
+        ) from None
+    with made as folder, locked(Path(folder), name=SCRATCH):
+        yield Path(folder)
+
+
+def clear_abandoned(place: Path, pattern: str) -> None:
+    """Remove the temporary folders of processes that were killed, and of this user only."""
+    for folder in place.glob(pattern):
+        with suppress(OSError, Timeout):
+            about = folder.lstat()
+            is_ours = about.st_uid == getattr(os, "getuid", lambda: about.st_uid)()  # noqa: B023
+            if not is_ours or not stat.S_ISDIR(about.st_mode):
+                continue
+            if (folder / SCRATCH).is_file():
+                with FileLock(folder / SCRATCH, timeout=0):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_away(root: Path) -> None:
+    """Remove what a kill left half written."""
+    left = [file for file in root.iterdir() if _HALF_WRITTEN.fullmatch(file.name)]
+    for folder in FOLDERS:
+        left += (root / folder).rglob(".*.*.*")
+    for file in left:
+        with suppress(OSError):
+            file.unlink()
 
 
 @contextmanager
@@ -289,35 +393,85 @@ def writing(root: Path) -> Iterator[None]:
     except Timeout:  # of the lock, which is an OSError, too
         raise
     except OSError as error:
-        raise FaithscopeError(
-            f"'{root}' cannot be written to ({error.strerror}): make room or choose another "
-            "folder; what is finished is kept; run the same command to resume."
-        ) from error
+        raise cannot_write(root, error) from error
+
+
+def cannot_write(root: Path, error: OSError, *, is_lasting: bool = True) -> FaithscopeError:
+    """The sentence for what cannot be written."""
+    why = error.strerror or type(error).__name__
+    if not is_lasting:
+        return FaithscopeError(
+            f"The temporary folder '{root}' cannot be written to ({why}): make room, set TMPDIR to "
+            "another folder, or keep the run in one (out=…)."
+        )
+    if error.errno in IN_THE_WAY and (error.filename2 or error.filename):
+        return FaithscopeError(
+            f"'{error.filename2 or error.filename}' is in the way of a run, which cannot be "
+            f"written to '{root}' ({why}): remove it, or choose another folder."
+        )
+    return FaithscopeError(
+        f"'{root}' cannot be written to ({why}): make room or choose another folder; what is "
+        "finished is kept; run the same command to resume."
+    )
+
+
+def unreadable(file: Path, error: OSError) -> FaithscopeError:
+    """The sentence for a file that is there and cannot be read: it may be whole, and stays."""
+    why = error.strerror or type(error).__name__
+    return FaithscopeError(
+        f"'{file}' cannot be read ({why}): mend or remove it, and run the same command again."
+    )
+
+
+def gone(root: Path) -> FaithscopeError:
+    """The sentence for a folder that was removed while a run was writing to it."""
+    return FaithscopeError(
+        f"The folder '{root}' is gone, with what was finished in it: put it back and run the same "
+        "command to resume, or run it to begin anew."
+    )
 
 
 def begin(root: Path, plan: Plan) -> None:
     """Write what will be run; refuse a folder of another run, naming what differs."""
     if not check_folder(root, plan):
         with writing(root):
+            if (root / "plan.json").exists():  # of a run of which nothing was finished
+                for folder in FOLDERS:
+                    shutil.rmtree(root / folder, ignore_errors=True)
             replace_file(root / "plan.json", sealed(plan.content()))
 
 
 def check_folder(root: Path, plan: Plan) -> bool:
-    """Whether the run of a plan was begun in a folder; one that holds anything else is refused."""
+    """Whether the run of a plan was begun in a folder; one that holds anything else is refused.
+
+    The plan of another run of which nothing is finished is nothing: it was refused, or stopped.
+    """
     there = read_plan(root)
-    if there is not None:
+    if there is not None and (there.content() == plan.content() or is_worked_on(root)):
         check_same(there, plan, root)
         return True
     if is_run(root):
         raise FaithscopeError(
             f"'{root}' holds a result already: choose another folder, or remove it."
         )
-    if (root / "tasks").exists():
+    if there is None and (root / "tasks").exists():
         raise FaithscopeError(
             f"'{root}' holds finished tasks but no plan.json that says what they are of: choose "
             "another folder, or remove it."
         )
     return False
+
+
+def is_worked_on(root: Path) -> bool:
+    """Whether something in the folder of a run would be lost if another one began there."""
+    patterns = ("tasks/*.json", "states/[!.]*", "artifacts/**/*.safetensors")
+    return is_run(root) or any(file for pattern in patterns for file in root.glob(pattern))
+
+
+def begun_plan(root: Path) -> Plan | None:
+    """The plan of a run of which something is there, None if there is none."""
+    there = read_plan(root)
+    return there if there is not None and is_worked_on(root) else None
 
 
 def read_plan(root: Path) -> Plan | None:
@@ -333,3 +487,5 @@ def read_plan(root: Path) -> Plan | None:
             f"'{file}' is damaged or of another version of faithscope ({reason(error)}), so what "
             "was run there is unknown: put it back, or choose another folder."
         ) from None
+    except OSError as error:
+        raise unreadable(file, error) from None
