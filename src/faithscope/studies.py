@@ -6,10 +6,11 @@ each, and every combination is a run in a folder of its own.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ class Runs:
     results: dict[str, Result]
     unfinished: tuple[str, ...] = ()
     name: str = ""
-    failed: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """What went wrong with those of them that an error ended, by name."""
 
     def __getitem__(self, label: str) -> Result:

@@ -176,7 +176,7 @@ def _kept(out: Path | None, cells: Iterable[str]) -> str:
     if not parts:
         return "nothing had been begun"
     is_one = len(parts) == 1 and parts[0].startswith("1 ")
-    some = ", ".join(parts[:-2] + [" and ".join(parts[-2:])])
+    some = ", ".join([*parts[:-2], " and ".join(parts[-2:])])
     resume = "" if len(runs) == len(folders) else "; run the same command to resume"
     return f"{some} {'is' if is_one else 'are'} kept in {out}{resume}"
 

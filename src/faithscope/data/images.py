@@ -8,11 +8,10 @@ out, named and counted, and the run continues.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from io import BytesIO
@@ -29,15 +28,11 @@ from faithscope.errors import FaithscopeError, unknown
 from faithscope.models import BUNDLE, Model
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
-UNREADABLE = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
+THE_FILES_OWN = (
+    *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP),
+    *(errno.ENAMETOOLONG, errno.EINVAL),
 )
+"""Why a file cannot be opened, today or tomorrow; of anything else the disk is to blame."""
 NOT_FINITE = "it holds NaN or infinite values"
 
 
@@ -213,9 +208,14 @@ class LazyImages(IndexedImages):
         try:
             found = self.read(position)
             image = found if isinstance(found, Tensor) else preprocess(self.model, found)
-        except FaithscopeError:  # the model's fault, not this image's
+        except (FaithscopeError, MemoryError):  # not this image's fault
             raise
-        except UNREADABLE as error:
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno not in (None, *THE_FILES_OWN):
+                raise FaithscopeError(
+                    f"'{self.samples[position]}' of {self.name} cannot be read now "
+                    f"({error.strerror}): run the same command again when the disk answers."
+                ) from error
             reason = f"it cannot be read ({type(error).__name__})"
             return Skipped(self.samples[position], reason)
         if not torch.isfinite(image).all():
@@ -272,7 +272,7 @@ class LoaderImages:
     def batches(self, size: int) -> Iterator[Batch]:
         """The loader's batches, cut to `size`."""
         done = 0
-        for item in self.loader:
+        for item in self._items():
             images, labels = (*item, None)[:2] if isinstance(item, tuple | list) else (item, None)
             if not isinstance(images, Tensor | np.ndarray):
                 raise FaithscopeError(
@@ -292,6 +292,22 @@ class LoaderImages:
                     tuple(Skipped(str(done + int(s.sample)), s.reason) for s in batch.skipped),
                 )
             done += len(part)
+
+    def _items(self) -> Iterator[Any]:
+        """What the loader yields; where it fails, it is said after how many items."""
+        count = 0
+        try:
+            for item in self.loader:
+                count += 1
+                yield item
+        except (FaithscopeError, MemoryError):
+            raise
+        except Exception as error:
+            why = (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")
+            raise FaithscopeError(
+                f"The loader failed after {count} item{'s' * (count != 1)} "
+                f"({type(error).__name__}: {why}): mend it, and run the same again."
+            ) from error
 
 
 def folder_images(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,9 @@ from torch import Tensor
 from faithscope.errors import FaithscopeError
 
 Tensors = Mapping[str, Tensor]
+A_WHILE = 60.0
+"""Seconds; to write a file takes less."""
+_TOKEN = re.compile(r"[0-9a-f]{8}")
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -42,12 +47,22 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
+def clear_half_written(path: Path) -> None:
+    """Remove what a kill left of a file; what was begun a moment ago may be in the making."""
+    start = f".{path.name[:100]}."
+    for file in path.parent.iterdir():
+        is_left = file.name.startswith(start) and _TOKEN.fullmatch(file.name.removeprefix(start))
+        if is_left and time.time() - file.lstat().st_mtime > A_WHILE:
+            file.unlink(missing_ok=True)
+
+
 def write_output(path: Path, content: bytes, what: str) -> Path:
     """Write a file that somebody asked for, whole; say so if that is impossible."""
     if not path.name:
         raise FaithscopeError(f"The {what} cannot be written to '{path}', a folder: name a file.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        clear_half_written(path)
         replace_file(path, content)
     except OSError as error:
         raise FaithscopeError(

@@ -9,6 +9,7 @@ only names that a run's file can have, none twice, and not more bytes than the i
 
 from __future__ import annotations
 
+import glob
 import gzip
 import hashlib
 import io
@@ -27,11 +28,19 @@ from pydantic import Field, ValidationError
 
 from faithscope.errors import FaithscopeError
 from faithscope.runs.cards import Typed, Whole
-from faithscope.runs.files import as_json, canonical, digest, replace_file, sealed, unsealed
+from faithscope.runs.files import (
+    as_json,
+    canonical,
+    clear_half_written,
+    digest,
+    replace_file,
+    sealed,
+    unsealed,
+)
 from faithscope.runs.plan import FORMAT, Plan, differences
 from faithscope.runs.run import Run, is_run, load_run, save_run
 from faithscope.runs.scheduler import State, look
-from faithscope.runs.store import Store, locked, read_plan, writing
+from faithscope.runs.store import SCRATCH, Store, clear_abandoned, locked, read_plan, writing
 from faithscope.runs.tables import SCHEMAS
 from faithscope.runs.task import Task
 
@@ -110,7 +119,7 @@ def pack_run(
     if to.resolve().is_relative_to(root.resolve()):
         raise FaithscopeError(f"A run cannot be packed into itself ('{to}'): choose another file.")
     known = tasks(plan)
-    with locked(root):
+    with locked(root, reads=True):
         store = Store(root, looks_on=True)
         cards = {file.stem: file for file in sorted(root.glob("tasks/*.json"))}
         own = known or [Task(name, "shard") for name in cards]
@@ -121,6 +130,7 @@ def pack_run(
         _check_target(to, plan, len(state.done))
         with writing(to.parent):
             to.parent.mkdir(parents=True, exist_ok=True)
+            clear_half_written(to)
             _write(to, root, plan, names, len(own), len(state.done))
     return Parcel(file=str(to), size=to.stat().st_size, tasks=len(own), finished=len(state.done))
 
@@ -229,8 +239,8 @@ def unpack_run(
     _check_room(root, indices)
     temporary = root.absolute().with_name(f".{root.name[:100]}.{secrets.token_hex(4)}")
     try:
-        with writing(root):
-            temporary.mkdir(parents=True)
+        with writing(root), locked(temporary, name=SCRATCH):
+            clear_abandoned(temporary.parent, f".{glob.escape(root.name[:100])}.????????")
             parts = [temporary / f"part-{place}" for place in range(len(parcels))]
             for file, part in zip(parcels, parts, strict=True):
                 _extract(file, part)
