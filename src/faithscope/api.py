@@ -338,7 +338,7 @@ def prepare_request(request: Request, given: Given | None = None) -> Prepared:
     probe = probe_of(request.kind)
     with enough_memory():
         prepared = Prepared(request, probe.prepare(request, given or Given()), probe)
-    return prepared if request.out is None else prepared.at(request.out)
+        return prepared if request.out is None else prepared.at(request.out)
 
 
 @dataclass(eq=False)

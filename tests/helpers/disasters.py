@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -84,3 +86,64 @@ def kill_again_and_again(
         patience *= 1.0 if kept[-1] else 1.3  # a busy machine needs longer for its first task
         kept.append(done(out))
     assert kept == sorted(kept)
+
+
+class Killed(BaseException):
+    """What stands for a kill by -9: nothing that comes after it is done either."""
+
+
+OPERATIONS = ("open", "read", "fsync", "replace", "mkdir", "unlink", "lock")
+
+
+@contextmanager
+def failing(
+    root: Path,
+    error: int | type[BaseException],
+    *,
+    at: int = 0,
+    lasts: bool = True,
+    operations: tuple[str, ...] = OPERATIONS,
+) -> Iterator[list[str]]:
+    """Let an operation on files below a folder fail, alone or with all that follow.
+
+    `error` is a number, as errno.EIO, or an exception; `at` how many operations go well before.
+    Gives the operations that were counted.
+    """
+    seen: list[str] = []
+    lock = threading.Lock()
+
+    def watched(real: Callable[..., Any], name: Callable[..., str]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            operation = name(*args, **options)
+            if operation not in operations or not _is_below(root, args[0]):
+                return real(*args, **options)
+            with lock:
+                place = len(seen)
+                seen.append(operation)
+            if place == at or (lasts and place > at):
+                if isinstance(error, int):
+                    raise OSError(error, os.strerror(error), str(args[0]))
+                raise error
+            return real(*args, **options)
+
+        return call
+
+    def opened(_: Any, mode: str = "r", *__: Any, **___: Any) -> str:
+        return "read" if set(mode) <= set("rbt") else "open"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(io, "open", watched(io.open, opened))
+        for place, operation in {
+            "fsync": "fsync",
+            "replace": "replace",
+            "mkdir": "mkdir",
+            "unlink": "unlink",
+            "open": "lock",
+        }.items():
+            patch.setattr(os, place, watched(getattr(os, place), lambda *_, o=operation, **__: o))
+        yield seen
+
+
+def _is_below(root: Path, where: Any) -> bool:
+    """Whether a path lies in a folder; of an open file it is not asked."""
+    return isinstance(where, int) or Path(where).is_relative_to(root)

@@ -15,7 +15,7 @@ from faithscope.cli.shared import (
     examples,
     forecast_of,
     make_folder,
-    stopped,
+    saying,
 )
 from faithscope.request import Given, Perturb, check_request
 
@@ -52,23 +52,21 @@ def demo(
     make_folder(out)
     asked = {"model": BUNDLED_MODEL, "data": BUNDLED_DATA, "methods": DEMO_METHODS}
     request = check_request(Perturb, {**asked, "random_draws": DEMO_DRAWS, "seed": seed})
-    with waiting(f"loading {BUNDLED_MODEL}"):
-        from faithscope.api import prepare_request
-        from faithscope.data import load_data
-        from faithscope.models import load_model
+    with saying(lambda: "nothing is kept of a demo that is stopped"):
+        with waiting(f"loading {BUNDLED_MODEL}"):
+            from faithscope.api import prepare_request
+            from faithscope.data import load_data
+            from faithscope.models import load_model
 
-        model = load_model(BUNDLED_MODEL)
-        data = load_data(BUNDLED_DATA, model, limit=images)
-        prepared = prepare_request(request, Given(model=model, data=data))
-    forecast = forecast_of(prepared)
-    note(
-        f"{len(DEMO_METHODS)} methods, {DEMO_DRAWS} random draws per pixel and per patch, "
-        f"{len(prepared.plan.metrics)} metrics\n{forecast}"
-    )
-    try:
+            model = load_model(BUNDLED_MODEL)
+            data = load_data(BUNDLED_DATA, model, limit=images)
+            prepared = prepare_request(request, Given(model=model, data=data))
+        forecast = forecast_of(prepared)
+        note(
+            f"{len(DEMO_METHODS)} methods, {DEMO_DRAWS} random draws per pixel and per patch, "
+            f"{len(prepared.plan.metrics)} metrics\n{forecast}"
+        )
         result = run_with_progress(prepared, forecast)
-    except KeyboardInterrupt as stop:
-        raise stopped(stop, "nothing is kept of a demo before its end") from None
     files = {"tables": result.save(out / "run")}
     show_result(result)
     with waiting("drawing"):

@@ -73,7 +73,7 @@ def run(
         wanted = load_study(study, {**_changes(changes), **asked})
         wanted = wanted.trusted() if trusted else wanted
     folder = out or Path("runs") / wanted.name
-    with waiting("measuring what it will cost"):
+    with keeping(folder, wanted.cells), waiting("measuring what it will cost"):
         costs = forecast_study(wanted, folder, device)
     for label, cost in costs.items():
         note(f"{label}: {cost}")

@@ -10,9 +10,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -68,7 +69,7 @@ class Commands(TyperGroup):
             typer.echo("error: Memory ran out: ask for less, or free some.", err=True)
             raise typer.Exit(ERROR) from None
         except KeyboardInterrupt as stop:
-            raise stopped(stop, "before the end") from None
+            raise stopped(stop) from None
 
 
 def examples(*lines: str) -> str:
@@ -113,22 +114,35 @@ class Terminated(KeyboardInterrupt):
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
+_LEFT: list[Callable[[], str]] = [lambda: "before the end"]
+"""Says what is left of the work; the last one counts."""
 
 
 def listen() -> None:
     """Let every signal that asks for an end do what Ctrl-C does; a second one ends at once."""
 
-    def stop(number: int, _: Any) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         for held in SIGNALS:
-            signal.signal(held, at_once)
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+            signal.signal(held, lambda number, _: os._exit(exit_code(number)))
+        ended = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
+        if _is_importing(frame):  # a module that is loaded halfway swallows it, or breaks the rest
+            os._exit(stopped(ended).exit_code)
+        raise ended
 
-    def at_once(number: int, _: Any) -> None:
-        os._exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)
+    def exit_code(number: int) -> int:
+        return INTERRUPTED if number == signal.SIGINT else TERMINATED
 
     for held in SIGNALS:
         if signal.getsignal(held) is not signal.SIG_IGN:  # as under nohup
             signal.signal(held, stop)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def leave(code: Any) -> None:
@@ -141,24 +155,36 @@ def leave(code: Any) -> None:
         os._exit(code if isinstance(code, int) else ERROR)
 
 
-def stopped(stop: KeyboardInterrupt, words: str) -> typer.Exit:
+def stopped(stop: KeyboardInterrupt) -> typer.Exit:
     """Say how a command was ended and what is left of its work."""
     by_signal = isinstance(stop, Terminated)
     with suppress(OSError):  # with its terminal
-        typer.echo(f"{'terminated' if by_signal else 'interrupted'}: {words}", err=True)
+        typer.echo(f"{'terminated' if by_signal else 'interrupted'}: {_LEFT[-1]()}", err=True)
     return typer.Exit(TERMINATED if by_signal else INTERRUPTED)
 
 
 @contextmanager
-def keeping(out: Path | None, cells: Iterable[str] = ("",)) -> Iterator[None]:
-    """Say what is kept in the folder of a run, or in those of a study's cells, if it is stopped."""
-    was_there = out is not None and out.is_dir()
+def saying(left: Callable[[], str]) -> Iterator[None]:
+    """Say this of what is left of the work inside, if it is stopped."""
+    _LEFT.append(left)
     try:
         yield
     except KeyboardInterrupt as stop:
+        raise stopped(stop) from None
+    finally:
+        _LEFT.pop()
+
+
+def keeping(out: Path | None, cells: Iterable[str] = ("",)) -> AbstractContextManager[None]:
+    """Say what is kept in the folder of a run, or in those of a study's cells, if it is stopped."""
+    was_there = out is not None and out.is_dir()
+
+    def left() -> str:
         if out is not None and was_there and not out.is_dir():
-            raise stopped(stop, f"the folder {out} is gone, with what was in it") from None
-        raise stopped(stop, _kept(out, cells)) from None
+            return f"the folder {out} is gone, with what was in it"
+        return _kept(out, cells)
+
+    return saying(left)
 
 
 def _kept(out: Path | None, cells: Iterable[str]) -> str:
