@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
+from faithscope.data.images import loaders_named
 from faithscope.data.text import TextData
 from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
@@ -336,7 +337,7 @@ def _prepare(
 def prepare_request(request: Request, given: Given | None = None) -> Prepared:
     """Check and plan what is asked for; nothing is computed yet."""
     probe = probe_of(request.kind)
-    with enough_memory():
+    with enough_memory(), loaders_named():
         prepared = Prepared(request, probe.prepare(request, given or Given()), probe)
         return prepared if request.out is None else prepared.at(request.out)
 
@@ -400,7 +401,7 @@ class Prepared:
         if progress is not None and not callable(progress):
             raise FaithscopeError(f"progress must be a function, got {shown(progress)}.")
         kept = "" if self.out is None else str(self.out)
-        with enough_memory(kept), Store.open(self.out, self.plan) as store:
+        with enough_memory(kept), loaders_named(), Store.open(self.out, self.plan) as store:
             found = store.finished()
             if found is not None:
                 self._check_finished(found)

@@ -145,5 +145,6 @@ def failing(
 
 
 def _is_below(root: Path, where: Any) -> bool:
-    """Whether a path lies in a folder; of an open file it is not asked."""
-    return isinstance(where, int) or Path(where).is_relative_to(root)
+    """Whether a path, or that of an open file, lies in a folder."""
+    path = os.readlink(f"/proc/self/fd/{where}") if isinstance(where, int) else where
+    return Path(path).is_relative_to(root)

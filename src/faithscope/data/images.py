@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -303,11 +304,29 @@ class LoaderImages:
         except (FaithscopeError, MemoryError):
             raise
         except Exception as error:
-            why = (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")
-            raise FaithscopeError(
-                f"The loader failed after {count} item{'s' * (count != 1)} "
-                f"({type(error).__name__}: {why}): mend it, and run the same again."
-            ) from error
+            raise loader_failed(error, f" after {count} item{'s' * (count != 1)}") from error
+
+
+@contextmanager
+def loaders_named() -> Iterator[None]:
+    """Say in a sentence that a worker of a DataLoader died.
+
+    torch tells that to the main thread by a signal, wherever that thread is.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        raise loader_failed(error) from error
+
+
+def loader_failed(error: Exception, when: str = "") -> FaithscopeError:
+    """The sentence for a loader that cannot go on."""
+    why = (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")
+    return FaithscopeError(
+        f"The loader failed{when} ({type(error).__name__}: {why}): mend it, and run the same again."
+    )
 
 
 def folder_images(
