@@ -16,6 +16,7 @@ from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.learner import Recipe
 from faithscope.studies import forecast_study, make_study
 from families import refused
+from fuzzing import in_time
 
 ROOT = Path(__file__).parent.parent
 TINY = "timm:vit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=24, depth=1, num_heads=2)"
@@ -82,7 +83,17 @@ def test_axes_take_one_value_or_several_and_every_combination_is_a_cell(tmp_path
         ("models: [\n", ["is not YAML"]),
         ("!!python/object/apply:os.system [ls]\n", ["is not YAML"]),
         ("models: m:x\ndata: d\nlimit: 1\nlimit: 3\n", ["'limit' is given twice"]),
-        ("models: m:x\ndata: d\nname: 2020-13-45\n", ["is not YAML"]),
+        ("fills: x\nfill: y\n", ["gives 'fill' twice, as 'fills' and as 'fill'"]),
+        ("kind: other\n", ["kind of study"]),
+        ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n" * 1, ["key of a study 'a'"]),
+        ("models: m:x\ndata: d\nk: &k [5, *k]\n", ["is not YAML", "aliases"]),
+        ("model: &a " + "x" * 300_000, ["is not YAML", "larger than"]),
+        (f"data: d\nmodels: m:{'x' * 300}\n", ["no folder"]),
+        (
+            "data: d\nmodels: m:x\n"
+            + "".join(f"{key}: {list(range(300))}\n" for key in ("fill", "units", "seed")),
+            ["27,000,000 runs"],
+        ),
         ("[" * 5000, ["is not YAML"]),
         ("models: m:x\ndata: d\nname: ../../evil\n", ["plain word"]),
         ("models: [{name: 'm:x', checkpoint: 5}]\ndata: d\n", ["checkpoint must be a path"]),
@@ -96,6 +107,23 @@ def test_axes_take_one_value_or_several_and_every_combination_is_a_cell(tmp_path
 def test_what_is_wrong_with_a_study_is_said_in_one_sentence(tmp_path, text, words):
     with refused(*words):
         fs.load_study(written(tmp_path, text))
+
+
+def test_numbers_and_words_of_a_study_are_what_they_look_like(tmp_path):
+    text = "kind: roar\ndata: bundled:babi1\nlearning_rate: 1e-3\nname: 2020-01-01\n"
+    study = fs.load_study(written(tmp_path, text))
+    assert study.name == "2020-01-01"
+    assert [cell.learning_rate for cell in study.cells.values()] == [1e-3]
+    study = fs.load_study(written(tmp_path, text), {"learning_rate": 2e-3, "kind": "retrain"})
+    assert [cell.learning_rate for cell in study.cells.values()] == [2e-3]
+
+
+def test_a_bomb_of_aliases_is_refused_at_once(tmp_path):
+    """422 bytes that never answered."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
+    with in_time(5), refused("is not YAML", "aliases"):
+        fs.load_study(written(tmp_path, "\n".join(lines)))
 
 
 def test_a_study_that_is_not_there_is_refused(tmp_path):

@@ -7,13 +7,15 @@ each, and every combination is a run in a folder of its own.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import count, product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import yaml
@@ -45,6 +47,13 @@ from faithscope.verdicts.sensitivity import distinguishing_labels, sensitivity_r
 WORDS = {"perturb": "perturb", "retrain": "retrain", "images": "perturb", "roar": "retrain"}
 """What a study may call its kind; without a word about it, it perturbs inputs."""
 MODEL_KEYS = ("name", "checkpoint", "pretrained", "device")
+LARGEST = 1 << 18
+"""Bytes of a study."""
+MOST_NODES, DEEPEST = 10_000, 20
+"""Words, numbers, lists and keys of a study, and how deep they are nested."""
+MOST_RUNS = 10_000
+LONGEST_LABEL = 200
+"""Characters of the name of a run's folder."""
 EXAMPLES = {"model": "bundled:cifar10_vit", "data": "bundled:cifar10"}
 
 Runner = Callable[[str, Prepared], Result]
@@ -119,16 +128,16 @@ class Runs:
 
 def load_study(path: str | Path, changes: Mapping[str, Any] | None = None) -> Study:
     """Read a study from YAML, with some keys changed; what is wrong is said in one sentence."""
-    file = as_path(path)
+    file = as_path(path, "The study")
     try:
-        content = read_yaml(file.read_text(encoding="utf-8"))
+        with file.open("rb") as held:
+            content = read_yaml(held.read(LARGEST + 1))
     except OSError as error:
         raise FaithscopeError(
             f"The study '{path}' cannot be read ({error.strerror}): check the path."
         ) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise FaithscopeError(f"The study '{path}' is not YAML ({reason}).") from None
+    except ValueError as error:
+        raise FaithscopeError(f"The study '{path}' is not YAML ({error}).") from None
     if not isinstance(content, dict):
         raise FaithscopeError(f"The study '{path}' must hold keys and values, such as 'model: …'.")
     if changes is not None and not isinstance(changes, Mapping):
@@ -136,39 +145,102 @@ def load_study(path: str | Path, changes: Mapping[str, Any] | None = None) -> St
     return make_study({"name": file.stem, **content}, changes or {})
 
 
-class _UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML in which a key may be given once."""
+class _PlainYaml(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML of words, numbers, lists and keys that are given once, of bounded size when spelled out.
+
+    A few lines of aliases of aliases can stand for more than any memory holds.
+    """
+
+    yaml_implicit_resolvers: ClassVar[Any] = {
+        first: [held for held in resolvers if held[0] != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    depth = nodes = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth, self.nodes = self.depth + 1, self.nodes + 1
+        if self.depth > DEEPEST or self.nodes > MOST_NODES:
+            raise yaml.YAMLError(
+                f"a study has at most {MOST_NODES:,} values, nested at most {DEEPEST} levels deep"
+            )
+        if tag := getattr(self.peek_event(), "tag", None):
+            raise yaml.YAMLError(f"a study has no tags, such as '{tag}'")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        waiting = [] if node is None else [(node, 1)]
+        for seen in count():
+            if not waiting:
+                return node
+            held, depth = waiting.pop()
+            if seen > MOST_NODES or depth > DEEPEST:  # which a node that holds itself is
+                raise yaml.YAMLError("spelled out, its aliases are too much")
+            below = held.value if isinstance(held.value, list) else ()
+            for part in below:
+                parts = part if isinstance(part, tuple) else (part,)
+                waiting += [(one, depth + 1) for one in parts]
+
+    def construct_yaml_int(self, node: Any) -> int:
+        value: int = super().construct_yaml_int(node)
+        if abs(value) >= 1 << 63:
+            raise yaml.YAMLError("a number has too many digits")
+        return value
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.YAMLError(f"the key '{key}' is given twice")
+        for key, times in Counter(map(repr, keys)).items():
+            if times > 1:
+                raise yaml.YAMLError(f"the key {key} is given twice")
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(text: str) -> Any:
-    """Read YAML safely; keys that are given twice are an error."""
-    return yaml.load(text, _UniqueKeys)  # a SafeLoader
+_PlainYaml.add_implicit_resolver(  # as YAML 1.2 and everybody else, who do not ask for a dot
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), "-+0123456789"
+)
+_PlainYaml.add_constructor("tag:yaml.org,2002:int", _PlainYaml.construct_yaml_int)
+
+
+def read_yaml(content: bytes | str) -> Any:
+    """Read YAML safely; a ValueError says what is wrong with it."""
+    if len(content) > LARGEST:
+        raise ValueError(f"it is larger than {LARGEST >> 10} KB")
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8-sig")
+        return yaml.load(text, _PlainYaml)  # a SafeLoader
+    except UnicodeDecodeError:
+        raise ValueError("it is no text in UTF-8") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())[:200]) from None
 
 
 def make_study(content: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Study:
     """Check every key and value of a study; `changes` are keys that count instead."""
-    held = dict(content)
-    kind = KINDS[WORDS[choose("kind of study", held.pop("kind", "perturb"), WORDS)]]
-    values = {**_by_field(kind, held), **_by_field(kind, changes or {})}
+    held, changed = dict(content), dict(changes or {})
+    word = {"kind": "perturb", **held, **changed}["kind"]
+    kind = KINDS[WORDS[choose("kind of study", word, WORDS)]]
+    values = {**_by_field(kind, held), **_by_field(kind, changed)}
     name = values.pop("name", None)
     if not isinstance(name, str) or not re.fullmatch(r"[\w][\w .-]*", name):
-        raise FaithscopeError(f"The study's 'name' must be a plain word, got {name!r}.")
+        raise FaithscopeError(f"The study's 'name' must be a plain word, got {shown(name)}.")
     for key, field in kind.model_fields.items():
         if field.is_required() and key != "kind" and not values.get(key):
             example = EXAMPLES.get(key, "…") if kind is Perturb else "bundled:babi1"
             raise FaithscopeError(f"A study needs '{key}': for example {key}: [{example}].")
     axes = {name: _axis(name, values.pop(name)) for name in _axes(kind) if name in values}
+    if (runs := math.prod(map(len, axes.values()))) > MOST_RUNS:
+        raise FaithscopeError(f"The study is {runs:,} runs: more than {MOST_RUNS:,} are not taken.")
     cells: dict[str, Request] = {}
     for chosen in product(*axes.values()):
         request = _cell(kind, values, dict(zip(axes, chosen, strict=True)))
         label = cell_label(request)
+        if not label or len(label) > LONGEST_LABEL:
+            raise FaithscopeError(
+                f"A run of the study would be called {shown(label)}, which no folder should be: "
+                "give model and data other names."
+            )
         if label in cells:
             raise FaithscopeError(
                 f"Two runs of the study would both be called '{label}': rename a checkpoint or "
@@ -190,8 +262,10 @@ def _by_field(kind: type[Request], content: Mapping[str, Any]) -> dict[str, Any]
     known |= {held.name: name for name, held in options(kind).items() if held.name}
     known |= {name: name for name, held in options(kind).items()} | {"name": "name"}
     by_hand = {name for name, held in options(kind).items() if held.by_hand}
-    values: dict[str, Any] = {}
+    values, spelled = dict[str, Any](), dict[str, str]()
     for key, value in content.items():
+        if key == "kind":
+            continue
         if key in known and known[key] in by_hand:
             raise FaithscopeError(
                 f"A study may not give '{key}': if you trust what it names, type "
@@ -199,9 +273,13 @@ def _by_field(kind: type[Request], content: Mapping[str, Any]) -> dict[str, Any]
             )
         if key not in known:
             raise unknown("key of a study", str(key), ["kind", "name", *python_names(kind)])
-        if known[key] in values:
-            raise FaithscopeError(f"The study gives '{known[key]}' twice, also as '{key}'.")
-        values[known[key]] = value
+        name = known[key]
+        if name in values:
+            raise FaithscopeError(
+                f"The study gives '{name}' twice, as '{spelled[name]}' and as '{key}': give it "
+                "once."
+            )
+        values[name], spelled[name] = value, key
     return values
 
 
@@ -221,7 +299,8 @@ def _cell(kind: type[Request], values: Mapping[str, Any], chosen: dict[str, Any]
     if isinstance(model, Mapping):
         if not isinstance(model.get("name"), str):
             raise FaithscopeError(
-                f"A model of a study is a name, or has one (name: …, checkpoint: …), got {model!r}."
+                f"A model of a study is a name, or has one (name: …, checkpoint: …), got "
+                f"{shown(model)}."
             )
         for key in model:
             if key not in MODEL_KEYS or key not in ("name", *options(kind)):

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from faithscope.cli import app
 from faithscope.probes.retrain import bilstm
+from fuzzing import answered
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 GOOD, BAD, PLAIN = (
@@ -68,3 +69,20 @@ def rows(count: int = 60) -> list[tuple[str, str]]:
 def csv(file: Path, content: list[tuple[str, str]]) -> Path:
     file.write_text("text,label\n" + "".join(f'"{text}",{label}\n' for text, label in content))
     return file
+
+
+def odd_command(*arguments: object) -> Any:
+    """Run a command that may be refused: an answer, or one line on stderr that says why not."""
+    result = answered(
+        CliRunner().invoke, app, [str(argument) for argument in arguments], standalone_mode=True
+    )
+    error = result.exception
+    if error is not None and not isinstance(error, SystemExit):
+        raise AssertionError(f"{type(error).__name__} of {arguments}") from error
+    allowed = (0, 1, 2) if arguments[0] in ("compare", "doctor") else (0, 2)
+    assert result.exit_code in allowed, (result.exit_code, arguments)
+    assert not CONTROL.search(result.stdout + result.stderr), (arguments, result.output)
+    if result.exit_code == 2:
+        *_, last = result.stderr.splitlines()
+        assert last.lower().startswith("error: ") and len(last) < 1100, (arguments, result.stderr)
+    return result

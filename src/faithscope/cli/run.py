@@ -22,7 +22,7 @@ from faithscope.cli.shared import (
     keeping,
     make_folder,
 )
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, shown
 from faithscope.request import Perturb
 
 if TYPE_CHECKING:
@@ -131,8 +131,6 @@ def _summed(costs: list[Any]) -> dict[str, float]:
 
 def _changes(texts: list[str] | None) -> dict[str, Any]:
     """Read KEY=VALUE, the value as YAML."""
-    import yaml
-
     from faithscope.studies import read_yaml
 
     changes = {}
@@ -140,8 +138,11 @@ def _changes(texts: list[str] | None) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         try:
             changes[key.strip()] = read_yaml(value)
-        except (yaml.YAMLError, ValueError, RecursionError):
+        except ValueError:
             equals = ""
         if not equals:
-            raise FaithscopeError(f"--set takes KEY=VALUE, got '{text}': for example --set k=5.")
+            raise FaithscopeError(
+                f"--set takes KEY=VALUE, the value as YAML, got {shown(text)}: for example "
+                "--set k=5."
+            )
     return changes
