@@ -377,11 +377,11 @@ class Prepared:
             return None
         if self.out is None:
             return State({}, tuple(self.planned.tasks))
-        store = Store(self.out, looks_on=True)
-        finished = store.finished()
-        if finished is not None and finished.manifest.plan.content() == self.plan.content():
-            return State({}, ())
-        return look(store, self.planned.tasks)
+        store = Store(self.out, self.plan.mark, looks_on=True)
+        finished, state = store.finished(), look(store, self.planned.tasks)
+        if finished is None or finished.manifest.plan.content() != self.plan.content():
+            return state
+        return state if state.again else State({}, ())
 
     def forecast(self) -> Forecast:
         """Measure a small sample of the work, and multiply."""
@@ -406,7 +406,9 @@ class Prepared:
             if found is not None:
                 self._check_finished(found)
                 self._check_strict(found)
-                return as_result(found)
+                state = self.state()
+                if state is None or not state.todo:  # what is kept beside the tables is whole, too
+                    return as_result(found)
             rule = self.probe.rule(self.plan)
             scheduler = Scheduler(
                 self.planned.worker,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import replace
 from functools import partial
@@ -31,7 +32,7 @@ from disasters import (
 )
 from faithscope.probes.perturb import probe
 from faithscope.probes.retrain.learner import Recipe
-from faithscope.runs.files import read_tensors, sealed, tensor_file, unsealed
+from faithscope.runs.files import read_tensors, sealed, tensor_digest, tensor_file, unsealed
 from faithscope.runs.run import save_run
 from faithscope.runs.scheduler import Keeping, TaskContext
 from faithscope.runs.store import Store
@@ -577,6 +578,49 @@ def test_tensors_that_share_memory_or_have_no_size_are_kept():
     assert about == {"note": "ü"}
     for name, tensor in held.items():
         assert torch.equal(tensors[name], tensor)
+
+
+# Files of other runs
+
+
+@of_kinds(
+    "options",
+    images=[({"k": 5},), ({"fill": "blur"},)],
+    roar=[({"specials": False},), ({"data": bag_texts(seed=1)},)],
+)
+def test_tasks_of_a_run_with_other_options_are_done_again(kind, whole, tmp_path, options):
+    other = type(kind)()
+    other.stop(tmp_path / "other", **options)
+    kind.stop(tmp_path / "run")
+    for folder in ("tasks", "states"):
+        shutil.rmtree(tmp_path / "run" / folder, ignore_errors=True)
+        if (tmp_path / "other" / folder).exists():
+            shutil.copytree(tmp_path / "other" / folder, tmp_path / "run" / folder)
+    with pytest.warns(UserWarning, match="of another task or run"):
+        kind.same(kind.run(tmp_path / "run"), whole)
+
+
+def tensors_in(root: Path) -> dict[str, str]:
+    """A hash of every artifact; the order of what is in one may be another."""
+    return {
+        file.name: tensor_digest(*read_tensors(file.read_bytes()))
+        for file in root.glob("artifacts/*/*")
+    }
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped"])
+def test_kept_weights_that_are_damaged_are_made_again(roar, tmp_path, how):
+    run(BagLearner(), tmp_path, keep_weights=True)
+    before = tensors_in(tmp_path)
+    for name in (FILES["a base"], FILES["a link"]):
+        harm(tmp_path / name, how)
+        found = prepared(BagLearner(), tmp_path, keep_weights=True).forecast()
+        assert found.again > 0
+        learner = BagLearner()
+        with pytest.warns(UserWarning, match=f"{Path(name).stem}.* is damaged"):
+            assert_same_bits(run(learner, tmp_path, keep_weights=True), roar)
+        assert 0 < len(learner.begun) < JOBS
+        assert tensors_in(tmp_path) == before
 
 
 # How long weights are kept

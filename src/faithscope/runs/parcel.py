@@ -13,7 +13,6 @@ import glob
 import gzip
 import hashlib
 import io
-import json
 import re
 import secrets
 import shutil
@@ -30,7 +29,6 @@ from faithscope.errors import FaithscopeError
 from faithscope.runs.cards import Typed, Whole
 from faithscope.runs.files import (
     as_json,
-    canonical,
     clear_half_written,
     digest,
     replace_file,
@@ -120,7 +118,7 @@ def pack_run(
         raise FaithscopeError(f"A run cannot be packed into itself ('{to}'): choose another file.")
     known = tasks(plan)
     with locked(root, reads=True):
-        store = Store(root, looks_on=True)
+        store = Store(root, plan.mark, looks_on=True)
         cards = {file.stem: file for file in sorted(root.glob("tasks/*.json"))}
         own = known or [Task(name, "shard") for name in cards]
         state = look(store, own)
@@ -389,7 +387,7 @@ def _joined(parcels: Sequence[Path], plans: Sequence[Plan]) -> Plan:
         return plans[0]
     first = plans[0]
     for file, other in zip(parcels[1:], plans[1:], strict=True):
-        if differing := list(differences(_without_seeds(first), _without_seeds(other))):
+        if differing := list(differences(first.without_seeds(), other.without_seeds())):
             raise FaithscopeError(
                 f"The runs in '{parcels[0]}' (there) and '{file}' (here) cannot be joined, "
                 f"because they differ in more than their seeds ({'; '.join(differing[:3])}): "
@@ -407,13 +405,6 @@ def _joined(parcels: Sequence[Path], plans: Sequence[Plan]) -> Plan:
         )
     request = first.request.model_copy(update={"seeds": tuple(seeds)})
     return first.model_copy(update={"request": request, "groups": tuple(groups)})
-
-
-def _without_seeds(plan: Plan) -> dict[str, Any]:
-    content = json.loads(canonical(plan.content()))
-    content.pop("groups")
-    content["request"].pop("seeds", None)
-    return dict(content)
 
 
 def _check_new(root: Path) -> None:

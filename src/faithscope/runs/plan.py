@@ -5,6 +5,7 @@ The same plan on the same kind of device gives the same bits.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from pydantic import Field
 from faithscope.errors import FaithscopeError
 from faithscope.request import Perturb, Retrain, options
 from faithscope.runs.cards import Left, MethodCard, MetricCard, Named, Recipe, Typed, Whole
-from faithscope.runs.files import as_json, canonical
+from faithscope.runs.files import as_json, canonical, digest
 
 FORMAT = 3
 """Of the files of a run; others are refused."""
@@ -61,6 +62,18 @@ class Plan(Typed):
             name for name, held in options(type(self.request)).items() if held.role == "running"
         }
         return self.model_dump(mode="json", exclude={"request": running})
+
+    def without_seeds(self) -> dict[str, Any]:
+        """The same of runs that can be joined: all but which seeds they are of."""
+        content: dict[str, Any] = json.loads(canonical(self.content()))
+        content.pop("groups")
+        content["request"].pop("seeds", None)
+        return content
+
+    @property
+    def mark(self) -> str:
+        """By which the files of a task are known to be of this run, or of one joined to it."""
+        return digest(canonical(self.without_seeds()))
 
     @staticmethod
     def read(content: dict[str, Any]) -> Plan:

@@ -82,10 +82,14 @@ class State:
 
 
 def look(store: Store, tasks: Sequence[Task]) -> State:
-    """What is done and what is to do: tasks without a card, and the makers of what those lack."""
+    """What is done and what is to do.
+
+    Tasks without a card are to do, those that made what is kept and damaged, and the makers of what
+    these lack.
+    """
     done = {task.id: held for task in tasks if (held := store.done(task)) is not None}
     makers = {made.name: task for task in tasks for made in task.makes}
-    wanted = [task for task in tasks if task.id not in done]
+    wanted = [task for task in tasks if task.id not in done or _is_spoilt(store, task)]
     todo = {task.id for task in wanted}
     is_there = cache(store.has_artifact)  # many read the same one, and every look hashes it
     while wanted:
@@ -95,6 +99,10 @@ def look(store: Store, tasks: Sequence[Task]) -> State:
                 todo.add(maker.id)
                 wanted.append(maker)
     return State(done, tuple(task for task in tasks if task.id in todo))
+
+
+def _is_spoilt(store: Store, task: Task) -> bool:
+    return any(made.is_kept and store.is_spoilt(made.name) for made in task.makes)
 
 
 def total_cost(tasks: Iterable[Task]) -> dict[str, float]:

@@ -68,6 +68,8 @@ class Card(Typed):
 
     task: str
     kind: str
+    plan: str = ""
+    """The mark of the plan."""
     input: str = ""
     tables: dict[str, str] = Field(default_factory=dict)
     artifacts: dict[str, str] = Field(default_factory=dict)
@@ -90,6 +92,8 @@ class Store:
     """
 
     root: Path
+    mark: str = ""
+    """Of the plan: what is of another one is not of this run, even if it is called the same."""
     is_lasting: bool = True
     looks_on: bool = False
     refusal: FaithscopeError | None = None
@@ -113,7 +117,7 @@ class Store:
                 clear_away(root)
             elif not is_run(root) or not check_folder(root, plan):
                 raise refusal
-            yield Store(root, looks_on=refusal is not None, refusal=refusal)
+            yield Store(root, plan.mark, looks_on=refusal is not None, refusal=refusal)
 
     # Tasks
 
@@ -124,8 +128,8 @@ class Store:
             if not file.exists():
                 return None
             card = Card.model_validate_json(as_json(unsealed(file.read_bytes())))
-            if card.task != task.id:
-                raise ValueError("its card is of another task")
+            if card.task != task.id or card.plan != self.mark:
+                raise ValueError("its card is of another task or run")
             tables = {}
             for name, expected in card.tables.items():
                 content = read_checked(self._table_file(task.id, name), expected)
@@ -157,6 +161,7 @@ class Store:
             return
         with self._writing():
             (self.root / "tasks").mkdir(exist_ok=True)
+            card = card.model_copy(update={"plan": self.mark})
             replace_file(self._card_file(card.task), sealed(card.model_dump(mode="json")))
 
     def remove(self, task: Task) -> None:
@@ -185,6 +190,17 @@ class Store:
         except OSError as error:
             raise unreadable(file, error) from error
         return True
+
+    def is_spoilt(self, name: str) -> bool:
+        """Whether an artifact is there, but not as it was written; one that is gone is not."""
+        file = self._artifact_file(name)
+        try:
+            if file.exists():
+                read_checked(file, self.hashes.get(name))
+        except DAMAGED as error:
+            self._damaged(f"'{file}'", reason(error))
+            return True
+        return False
 
     def has_tensor(self, name: str, start: str) -> bool:
         """Whether an artifact is there with a tensor called so, or so at its start."""
@@ -234,8 +250,9 @@ class Store:
             if not file.exists():
                 return None
             tensors, said = read_tensors(file.read_bytes())
-            if any(said.get(key) != value for key, value in about.items()):
-                raise ValueError("it is of another input")
+            known = {**about, "plan": self.mark}
+            if any(said.get(key) != value for key, value in known.items()):
+                raise ValueError("it is of another input or run")
         except DAMAGED as error:
             self._discard(file, error)
             return None
@@ -249,7 +266,8 @@ class Store:
             return
         with self._writing():
             self._state_file(task.id).parent.mkdir(exist_ok=True)
-            replace_file(self._state_file(task.id), tensor_file(tensors, about))
+            content = tensor_file(tensors, {**about, "plan": self.mark})
+            replace_file(self._state_file(task.id), content)
 
     # The whole run
 

@@ -146,7 +146,7 @@ class RetrainProbe:
         own = (worker.texts, worker.data, worker.learner, worker.measures, worker.metrics)
         tasks = retrain_tasks(plan)
         if request.keep_weights and request.out is not None:
-            _warn_of_lost_weights(tasks, Path(request.out))
+            _warn_of_lost_weights(tasks, Store(Path(request.out), plan.mark, looks_on=True))
         return Planned(plan, RetrainWorker(plan, *own), tasks)
 
     def tasks(self, plan: Plan) -> list[Task]:
@@ -191,15 +191,16 @@ class RetrainProbe:
         return Run(manifest, again.tables)
 
 
-def _warn_of_lost_weights(tasks: Sequence[Task], root: Path) -> None:
+def _warn_of_lost_weights(tasks: Sequence[Task], store: Store) -> None:
     """Weights that a run has dropped are not worth training again, and are missed by somebody."""
-    store = Store(root, looks_on=True)
     finished = [task for task in tasks if task.kind == "train" and store.done(task) is not None]
     models = [made.name for task in finished for made in task.makes]
-    gone = sum(not store.has_tensor(name, "weights.") for name in models)
+    gone = sum(
+        not store.has_tensor(name, "weights.") and not store.is_spoilt(name) for name in models
+    )
     if gone:
         warnings.warn(
-            f"The weights of {gone:,} finished trainings in '{root}' were not kept and are not "
+            f"The weights of {gone:,} finished trainings in '{store.root}' were not kept and are not "
             "brought back: to have them all, choose another folder.",
             stacklevel=2,
         )
