@@ -90,7 +90,8 @@ def reason(error: Exception) -> str:
         place = ".".join(map(str, error.errors()[0]["loc"]))
         return f"'{place}' is not what it should be"
     if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
+        name = f"{Path(error.filename).name}: " if isinstance(error.filename, str) else ""
+        return f"{name}{error.strerror or type(error).__name__}"
     return str(error) if type(error) is ValueError else type(error).__name__
 
 

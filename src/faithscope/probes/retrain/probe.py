@@ -200,8 +200,8 @@ def _warn_of_lost_weights(tasks: Sequence[Task], store: Store) -> None:
     )
     if gone:
         warnings.warn(
-            f"The weights of {gone:,} finished trainings in '{store.root}' were not kept and are not "
-            "brought back: to have them all, choose another folder.",
+            f"The weights of {gone:,} finished trainings in '{store.root}' were not kept and are "
+            "not brought back: to have them all, choose another folder.",
             stacklevel=2,
         )
 
