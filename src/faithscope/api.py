@@ -377,7 +377,7 @@ class Prepared:
             return None
         if self.out is None:
             return State({}, tuple(self.planned.tasks))
-        store = Store(self.out, self.plan.mark, looks_on=True)
+        store = Store(self.out, self.plan, looks_on=True)
         finished, state = store.finished(), look(store, self.planned.tasks)
         if finished is None or finished.manifest.plan.content() != self.plan.content():
             return state

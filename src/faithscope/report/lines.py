@@ -315,6 +315,8 @@ def in_percent(axis: Any, whole: int | None) -> None:
 
 def _bands(curves: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
     """95 % percentile bootstrap of every mean, all methods on the same resampled samples."""
+    if not curves:
+        return {}
     stacked = np.stack(list(curves.values()), axis=1)
     count = len(stacked)
     known = ~np.isnan(stacked)

@@ -9,7 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from faithscope.registry import format_spec, plain_options
 
 Whole = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Real = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Value = bool | int | float | str | None
 Values = dict[str, Value]
 
@@ -43,7 +46,7 @@ class MethodCard(Typed):
     is_given: bool = False
     reads_model: bool = True
     """Whether its scores change with the weights of the model."""
-    draws: Annotated[int, Field(ge=1)] = 1
+    draws: Annotated[int, Field(ge=1, le=1000)] = 1
     matched_random: str | None = None
     """The random method that this one is tested against."""
 
@@ -89,10 +92,10 @@ class MetricCard(Typed):
 class Recipe(Typed):
     """How a model is trained."""
 
-    epochs: Annotated[int, Field(ge=1)]
-    batch_size: Annotated[int, Field(ge=1)]
-    learning_rate: float
-    weight_decay: float
+    epochs: Positive
+    batch_size: Positive
+    learning_rate: Real
+    weight_decay: Real
 
 
 class ModelCard(Typed):
@@ -147,7 +150,7 @@ class TextCard(Typed):
     metric: str
     selection: str
     sizes: dict[str, Whole]
-    mean_length: float
+    mean_length: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     vocabulary: Whole
     majority: Majority
     truncated: dict[str, Whole] = Field(default_factory=dict)
@@ -161,7 +164,7 @@ class DataCard(Typed):
     name: str
     samples: Whole
     fingerprint: str
-    accuracy: float | None = None
+    accuracy: Share | None = None
     skipped: tuple[Left, ...] = ()
     failed: tuple[Failed, ...] = ()
     texts: TextCard | None = None
@@ -213,7 +216,20 @@ class Stopping(Typed):
 class Doubt(Typed):
     """A reason to read numbers with care; one that forbids verdicts says so."""
 
-    kind: str
+    kind: Literal[
+        "failed",
+        "few_seeds",
+        "diverged",
+        "unlearned",
+        "no_loss",
+        "sign_turned",
+        "floored",
+        "counted",
+        "rising",
+        "truncated",
+        "clipped",
+        "recovery",
+    ]
     forbids_verdict: bool = False
     method: str | None = None
     procedure: str | None = None

@@ -26,6 +26,8 @@ Tensors = Mapping[str, Tensor]
 A_WHILE = 60.0
 """Seconds; to write a file takes less."""
 _TOKEN = re.compile(r"[0-9a-f]{8}")
+MOST_ROWS = 1000
+"""By byte of a Parquet file: it could say of a billion that they are all the same."""
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -87,8 +89,11 @@ def read_checked(path: Path, expected: str | None) -> bytes:
 def reason(error: Exception) -> str:
     """An error in a few words, none of them of a library."""
     if isinstance(error, ValidationError):
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        return f"'{place}' is not what it should be"
+        first = error.errors()[0]
+        if isinstance(said := first.get("ctx", {}).get("error"), ValueError):
+            return str(said)
+        place = ".".join(map(str, first["loc"]))
+        return f"'{place[:200]}' is not what it should be"
     if isinstance(error, OSError):
         name = f"{Path(error.filename).name}: " if isinstance(error.filename, str) else ""
         return f"{name}{error.strerror or type(error).__name__}"
@@ -114,14 +119,29 @@ def sealed(content: Mapping[str, Any]) -> bytes:
 def unsealed(content: bytes) -> dict[str, Any]:
     """What `sealed` wrote; a ValueError if it is anything else."""
     try:
-        held = json.loads(content.decode("utf-8", "surrogatepass"))
-    except (UnicodeDecodeError, RecursionError) as error:
+        text = content.decode("utf-8", "surrogatepass")
+        held = json.loads(text, parse_int=_whole, object_pairs_hook=_once)
+        if not isinstance(held, dict) or "hash" not in held:
+            raise ValueError("it carries no hash")
+        expected = held.pop("hash")
+        if digest(canonical(held)) != expected:
+            raise ValueError("its hash differs")
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError("it cannot be read") from error
-    if not isinstance(held, dict) or "hash" not in held:
-        raise ValueError("it carries no hash")
-    expected = held.pop("hash")
-    if digest(canonical(held)) != expected:
-        raise ValueError("its hash differs")
+    return held
+
+
+def _whole(text: str) -> int:
+    """A whole number that others can hold, too."""
+    if len(text) > 19 or abs(number := int(text)) >= 1 << 63:
+        raise ValueError(f"it holds a number of {len(text)} digits")
+    return number
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    held = dict(pairs)
+    if len(held) < len(pairs):
+        raise ValueError("it gives a key twice")
     return held
 
 
@@ -138,12 +158,16 @@ def write_parquet(path: Path, table: pa.Table) -> str:
 def read_parquet(content: bytes, schema: pa.Schema) -> pa.Table:
     """The table of a Parquet file; a ValueError if it is none of this schema."""
     try:
-        table = pq.read_table(pa.BufferReader(content))
+        file = pq.ParquetFile(pa.BufferReader(content))
+        if file.metadata.num_rows > MOST_ROWS * len(content):
+            raise ValueError("it has more rows than a file of its size can hold")
+        table = file.read()
+        table.validate(full=True)
     except (OSError, pa.ArrowException) as error:
         raise ValueError("it cannot be read") from error
     if not table.schema.equals(schema):
         raise ValueError("it has other columns")
-    return table
+    return table.unify_dictionaries().combine_chunks()
 
 
 def tensor_file(tensors: Tensors, about: Mapping[str, str]) -> bytes:

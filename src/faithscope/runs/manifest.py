@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from faithscope.runs.cards import (
     Cost,
@@ -21,11 +22,16 @@ from faithscope.runs.files import as_json
 from faithscope.runs.plan import FORMAT, Plan, check_format
 
 
+def _moment(text: str) -> str:
+    datetime.fromisoformat(text)
+    return text
+
+
 class Manifest(Typed):
     """What was run, on what, with what, at which cost, and which files hold the numbers."""
 
     format: int = FORMAT
-    created: str
+    created: Annotated[str, AfterValidator(_moment)]
     plan: Plan
     model: ModelCard
     data: DataCard
@@ -40,6 +46,21 @@ class Manifest(Typed):
     """The hash of the input of each task that reads data, by the task."""
     files: dict[str, str] = Field(default_factory=dict)
     """The hash of each file of the run, by its name."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Manifest:
+        """What is said in several places agrees."""
+        for name in ("methods", "metrics"):
+            planned = [card.label for card in getattr(self.plan, name)]
+            held = getattr(self, name)
+            if [*held] != planned or [card.label for card in held.values()] != planned:
+                raise ValueError(f"its {name} are not those of its plan")
+        random = {None, *(label for label, card in self.methods.items() if card.is_random)}
+        if not {card.matched_random for card in self.methods.values()} <= random:
+            raise ValueError("it compares with a random method that is none of its own")
+        if (self.data.texts is not None) != (self.kind == "retrain"):
+            raise ValueError("its data is not of its kind")
+        return self
 
     @property
     def kind(self) -> str:

@@ -118,7 +118,7 @@ def pack_run(
         raise FaithscopeError(f"A run cannot be packed into itself ('{to}'): choose another file.")
     known = tasks(plan)
     with locked(root, reads=True):
-        store = Store(root, plan.mark, looks_on=True)
+        store = Store(root, plan, looks_on=True)
         cards = {file.stem: file for file in sorted(root.glob("tasks/*.json"))}
         own = known or [Task(name, "shard") for name in cards]
         state = look(store, own)

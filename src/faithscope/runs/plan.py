@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from faithscope.errors import FaithscopeError
 from faithscope.request import Perturb, Retrain, options
@@ -41,6 +41,23 @@ class Plan(Typed):
     """Models that are trained together at most."""
     groups: tuple[tuple[int, ...], ...] = ()
     """Seeds that are planned together; runs that were joined keep their own."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Plan:
+        """What is said in several places agrees; of trainings nothing is left open."""
+        for cards in (self.methods, self.metrics):
+            if not cards or len({card.label for card in cards}) < len(cards):
+                raise ValueError("its methods or metrics are missing or named twice")
+        if isinstance(self.request, Retrain):
+            seeds = tuple(seed for group in self.groups for seed in group)
+            if seeds != self.request.seeds or len({*seeds}) < len(seeds) or () in self.groups:
+                raise ValueError("its seeds are not those of its groups")
+            levels = self.request.levels or ()
+            if len(levels) < 2 or levels != tuple(sorted({*levels})) or levels[0] != 0:
+                raise ValueError("its levels do not rise from 0")
+            if not self.pack_size or "random" not in {card.label for card in self.methods}:
+                raise ValueError("its pack size or random measure is missing")
+        return self
 
     @property
     def kind(self) -> str:

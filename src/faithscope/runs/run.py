@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from faithscope.errors import FaithscopeError, choose
+from faithscope.runs.checks import check_tables
 from faithscope.runs.files import (
     read_checked,
     read_parquet,
@@ -86,6 +87,7 @@ def load_run(folder: str | Path) -> Run:
                 raise ValueError(f"'{file[:100]}' is no table of a run")
             content = read_checked(root / f"{name}.parquet", expected)
             tables[name] = read_parquet(content, SCHEMAS[name])
+        check_tables(manifest.plan, tables)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise FaithscopeError(
             f"'{folder}' is not a whole faithscope run ({reason(error)}): give a folder that "

@@ -35,6 +35,7 @@ from safetensors import SafetensorError, safe_open
 
 from faithscope.errors import FaithscopeError
 from faithscope.runs.cards import Typed
+from faithscope.runs.checks import check_rows
 from faithscope.runs.files import (
     Tensors,
     as_json,
@@ -54,7 +55,7 @@ from faithscope.runs.run import Run, is_run, load_run, save_run
 from faithscope.runs.tables import SCHEMAS
 from faithscope.runs.task import Tables, Task
 
-DAMAGED = (FileNotFoundError, ValueError, KeyError, TypeError)
+DAMAGED = (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError)
 """What reading a file ends in that is cut, changed or gone; any other OSError is the disk's."""
 IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
 FOLDERS = ("tasks", "artifacts", "states")
@@ -92,13 +93,16 @@ class Store:
     """
 
     root: Path
-    mark: str = ""
-    """Of the plan: what is of another one is not of this run, even if it is called the same."""
+    plan: Plan | None = None
+    """Whose files they are: what is of another one is not of this run, whatever it is called."""
     is_lasting: bool = True
     looks_on: bool = False
     refusal: FaithscopeError | None = None
     hashes: dict[str, str] = field(default_factory=dict)
     """Of artifacts, by name, as the cards of their makers have them."""
+
+    def __post_init__(self) -> None:
+        self.mark = "" if self.plan is None else self.plan.mark
 
     @staticmethod
     @contextmanager
@@ -117,7 +121,7 @@ class Store:
                 clear_away(root)
             elif not is_run(root) or not check_folder(root, plan):
                 raise refusal
-            yield Store(root, plan.mark, looks_on=refusal is not None, refusal=refusal)
+            yield Store(root, plan, looks_on=refusal is not None, refusal=refusal)
 
     # Tasks
 
@@ -134,6 +138,8 @@ class Store:
             for name, expected in card.tables.items():
                 content = read_checked(self._table_file(task.id, name), expected)
                 tables[name] = read_parquet(content, SCHEMAS[name])
+                if self.plan is not None:
+                    check_rows(self.plan, name, tables[name])
         except DAMAGED as error:
             self._damaged(f"The task '{task.id}' of '{self.root}'", reason(error))
             self.remove(task)

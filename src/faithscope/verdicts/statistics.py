@@ -105,6 +105,8 @@ def bootstrap_interval(
     acceleration = (centred**3).sum() / (6 * (centred**2).sum() ** 1.5)
     tails = shift + stats.norm.ppf([(1 - level) / 2, (1 + level) / 2])
     places = stats.norm.cdf(shift + tails / (1 - acceleration * tails))
+    if np.isnan(places).any():  # values that are infinite, or whose squares are
+        return float("nan"), float("nan")
     low, high = np.percentile(means, 100 * places)
     return float(low), float(high)
 

@@ -52,6 +52,7 @@ from faithscope.runs.cards import (
     ModelCard,
     Named,
 )
+from faithscope.runs.checks import check_collected
 from faithscope.runs.machine import joined_names, joined_versions, this_machine
 from faithscope.runs.manifest import Manifest
 from faithscope.runs.plan import Plan
@@ -177,6 +178,7 @@ class PerturbProbe:
         samples = tables["samples"]
         if not samples.num_rows:
             raise _nothing_usable([Skipped(row["sample"], row["reason"]) for row in skipped])
+        check_collected(plan, tables)
         label, predicted = samples["label"].to_numpy(), samples["predicted"].to_numpy()
         hits = (label == predicted)[(label >= 0) & (predicted != FAILED)]
         failures = join_tables("failures", answers.parts("failures")).to_pylist()

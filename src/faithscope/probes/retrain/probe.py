@@ -48,6 +48,7 @@ from faithscope.runs.cards import (
     TextCard,
     Vectors,
 )
+from faithscope.runs.checks import check_collected
 from faithscope.runs.files import tensor_digest
 from faithscope.runs.machine import joined_names, joined_versions, this_machine
 from faithscope.runs.manifest import Manifest
@@ -146,7 +147,7 @@ class RetrainProbe:
         own = (worker.texts, worker.data, worker.learner, worker.measures, worker.metrics)
         tasks = retrain_tasks(plan)
         if request.keep_weights and request.out is not None:
-            _warn_of_lost_weights(tasks, Store(Path(request.out), plan.mark, looks_on=True))
+            _warn_of_lost_weights(tasks, Store(Path(request.out), plan, looks_on=True))
         return Planned(plan, RetrainWorker(plan, *own), tasks)
 
     def tasks(self, plan: Plan) -> list[Task]:
@@ -235,6 +236,7 @@ def assemble(
 ) -> Run:
     """A run from the rows of its tasks: scores, doubts and manifest."""
     assert isinstance(plan.request, Retrain) and data.texts is not None
+    check_collected(plan, tables)
     tables = {name: _in_order(plan, name, table) for name, table in tables.items()}
     trainings = Trainings(plan, data.texts, tables["trainings"])
     first = trainings.seeds[0]

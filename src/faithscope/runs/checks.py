@@ -1,0 +1,240 @@
+"""Do the tables of a run hold what its plan says? Asked once, when they are read.
+
+A hash says that a file is what was written, not that it was written by us: rows without a value,
+of unknown names, given twice or missing would be a wrong number or a traceback somewhere later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from faithscope.errors import FaithscopeError
+from faithscope.request import Perturb, Retrain
+from faithscope.runs.plan import Plan
+from faithscope.runs.tables import SCHEMAS
+
+OPTIONAL: Mapping[str, tuple[str, ...]] = {
+    "scores": ("training", "sample", "procedure", "k", "fill", "upsample", "flag"),
+    "maps": ("k",),
+    "spans": ("k",),
+    "examples": ("auxiliary",),
+    "tasks": (
+        *("method", "seconds", "explaining", "passes", "explanation_passes"),
+        *("halvings", "parameters"),
+    ),
+}
+"""Columns that say nothing of some rows; all others do of every row."""
+NEEDED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "perturb": {
+        "scores": ("sample",),
+        "tasks": ("seconds", "explaining", "passes", "explanation_passes", "halvings"),
+    },
+    "retrain": {"scores": ("training", "procedure")},
+}
+"""But not in this kind of run."""
+LEAST = {"label": -1, "target": -1, "predicted": -2, "top1": -2}
+"""Where there is no class, or the model raised; all other whole numbers of a table are 0 or more."""
+SECONDS = ("seconds", "explaining")
+PICTURES = ("png", "jpeg", "plain", "signed", "constant", "nan")
+
+
+def check_rows(plan: Plan, name: str, table: pa.Table) -> None:
+    """Refuse rows that no run of a plan has, with a ValueError: nulls, unknown names, odd numbers.
+
+    A part of a table, as a task leaves it, can be asked, too.
+    """
+    optional = {*OPTIONAL.get(name, ())} - {*NEEDED[plan.kind].get(name, ())}
+    for field in SCHEMAS[name]:
+        column, where = table[field.name], f"'{field.name}' of {name}"
+        if column.null_count and field.name not in optional:
+            raise ValueError(f"{where} is empty in some rows")
+        if pa.types.is_list(field.type) and pc.list_flatten(column).null_count:
+            raise ValueError(f"{where} has gaps in some rows")
+        least = LEAST.get(field.name, 0)
+        if pa.types.is_integer(field.type) and (pc.min(column).as_py() or 0) < least:
+            raise ValueError(f"{where} is negative in some rows")
+        if field.name in SECONDS and not _all(
+            pc.and_(pc.is_finite(column), pc.greater_equal(column, 0))
+        ):
+            raise ValueError(f"{where} is no time in some rows")
+        known = _known(plan, name, field.name)
+        odd = set() if known is None else set(pc.unique(column).to_pylist()) - {*known, None}
+        if odd:
+            raise ValueError(f"{where} holds {min(map(str, odd))[:60]!r}, which is unknown")
+    if name in _FITS and not _FITS[name](plan, table):
+        raise ValueError(f"columns of {name} do not fit together")
+
+
+def check_tables(plan: Plan, tables: Mapping[str, pa.Table]) -> None:
+    """Refuse tables that are not those of a whole run: with rows missing or given twice, too.
+
+    Scores of trainings may be left out, since they are made of them.
+    """
+    held = {name: tables.get(name, schema.empty_table()) for name, schema in SCHEMAS.items()}
+    for name, table in tables.items():
+        check_rows(plan, name, table)
+    if isinstance(plan.request, Perturb):
+        _check_images(plan, held)
+        return
+    request, labels = plan.request, [card.label for card in plan.methods]
+    seeds: Any = request.seeds
+    kinds = {"procedure": request.procedures, "measure": labels, "seed": seeds}
+    tests = pc.unique(held["trainings"]["metric"]).to_pylist()
+    if plan.given.get("metric", next(iter(tests), "")) not in tests:
+        raise ValueError("the trainings are not tested by their metric")
+    axes = {**kinds, "k": request.levels or (), "metric": tests}
+    _check_grid("trainings", held, axes, math.prod(map(len, axes.values())))
+    if "scores" in tables:
+        axes = {"procedure": request.procedures, "method": labels, "training": seeds}
+        metrics = [card.label for card in plan.metrics]
+        scored = sum(
+            not (card.is_random and metric.against == "zero")
+            for card in plan.methods
+            for metric in plan.metrics
+        )
+        count = scored * len(request.procedures) * len(seeds)
+        _check_grid("scores", held, {**axes, "metric": metrics}, count)
+
+
+def check_collected(plan: Plan, tables: Mapping[str, pa.Table]) -> None:
+    """The same of what tasks have left behind, before anything is made of it."""
+    try:
+        check_tables(plan, tables)
+    except ValueError as error:
+        raise FaithscopeError(
+            f"The finished tasks do not make a whole run ({error}): remove the folder 'tasks' of "
+            "the run, and run the same command again."
+        ) from None
+
+
+def _check_images(plan: Plan, tables: Mapping[str, pa.Table]) -> None:
+    """Every sample has a row, every map of it, too, and a score by every metric."""
+    samples = tables["samples"]["sample"].to_pylist()
+    if not samples or len(set(samples)) < len(samples):
+        raise ValueError("samples are missing or given twice")
+    draws = range(max(card.draws for card in plan.methods))
+    axes = {"sample": samples, "method": [card.label for card in plan.methods], "draw": draws}
+    count = len(samples) * sum(card.draws for card in plan.methods)
+    _check_grid("maps", tables, axes, count)
+    metrics = [card.label for card in plan.metrics]
+    _check_grid("scores", tables, {**axes, "metric": metrics}, count * len(metrics))
+    _places(tables["pictures"], {"sample": samples})
+    responses = tables["responses"]
+    ranked = pc.sum(tables["maps"]["finite"]).as_py()  # no other map has a response
+    if len(np.unique(_places(responses, axes))) != ranked:
+        raise ValueError("responses are missing")
+    if not ranked:
+        return
+    spans, known = (_cuts(tables[name]) for name in ("spans", "responses"))
+    if not np.isin(spans, known).all():
+        raise ValueError("responses are missing")
+    if pc.max(responses["stop"]).as_py() > pc.max(tables["maps"]["units"]).as_py():
+        raise ValueError("responses are of more units than there are")
+
+
+def _cuts(table: pa.Table) -> NDArray[np.int64]:
+    """Every distinct span, as one number."""
+    start, stop = (table[name].to_numpy().astype(np.int64) for name in ("start", "stop"))
+    return np.unique(start << 32 | stop)
+
+
+def _check_grid(
+    name: str, tables: Mapping[str, pa.Table], axes: Mapping[str, Sequence[Any]], count: int
+) -> None:
+    """No place of a grid has two rows, and so many have one."""
+    if len(np.unique(_places(tables[name], axes))) != count or tables[name].num_rows != count:
+        raise ValueError(f"rows of {name} are missing or given twice")
+
+
+def _places(table: pa.Table, axes: Mapping[str, Sequence[Any]]) -> NDArray[np.int64]:
+    """Where every row stands in a grid; a name that is none of an axis is a ValueError."""
+    if math.prod(map(len, axes.values())) >= 1 << 62:
+        raise ValueError("there are too many rows")
+    places = np.zeros(table.num_rows, dtype=np.int64)
+    for name, values in axes.items():
+        place = {value: i for i, value in enumerate(values)}
+        names, used = _encoded(table[name])
+        own = np.array([place.get(held, -1) for held in names], dtype=np.int64)[used]
+        if (own < 0).any():
+            raise ValueError(f"'{name}' holds {str(names[used[own.argmin()]])[:60]!r}, unknown")
+        places = places * len(values) + own
+    return places
+
+
+def _encoded(column: pa.ChunkedArray) -> tuple[list[Any], NDArray[np.int64]]:
+    """The names in a column, and which of them every row has."""
+    held = column.combine_chunks()
+    if not pa.types.is_dictionary(held.type):
+        held = held.dictionary_encode()
+    return held.dictionary.to_pylist(), held.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _known(plan: Plan, table: str, column: str) -> Collection[Any] | None:
+    """What a column may hold; None if that is anything."""
+    labels = [card.label for card in plan.methods]
+    known: dict[str, Any] = {"method": labels, "measure": labels}
+    if table == "failures":
+        known = {"method": ["", *labels]}
+    if table == "pictures":
+        known = {"method": ["", *labels], "kind": PICTURES}
+    if table != "trainings":  # they are tested by metrics of their own
+        known["metric"] = [card.label for card in plan.metrics]
+    if isinstance(plan.request, Retrain):
+        seeds, levels = plan.request.seeds, plan.request.levels
+        known |= {"procedure": plan.request.procedures, "seed": seeds, "training": seeds}
+        known |= {"k": levels, "strategy": (plan.request.strategy,)}
+        known |= {"kind": ("count", "relative")} if table == "sparsity" else {}
+    found: Collection[Any] | None = known.get(column)
+    return found
+
+
+def _all(truths: pa.ChunkedArray) -> bool:
+    """Whether all are true that are known."""
+    return bool(pc.all(truths, min_count=0).as_py())
+
+
+def _are_draws(plan: Plan, table: pa.Table) -> bool:
+    """A method has only so many draws."""
+    draws = {card.label: card.draws for card in plan.methods}
+    names, used = _encoded(table["method"])
+    most = np.array([draws.get(name, 0) for name in names], dtype=np.int64)[used]
+    return bool((table["draw"].to_numpy() < most).all())
+
+
+def _are_spans(plan: Plan, table: pa.Table) -> bool:
+    """A span does not end before its start."""
+    return _all(pc.less_equal(table["start"], table["stop"]))
+
+
+def _have_pixels(plan: Plan, table: pa.Table) -> bool:
+    """A map has a byte for every pixel; an image is a file."""
+    size = pc.multiply(table["height"].cast("int64"), table["width"].cast("int64"))
+    fits = pc.equal(pc.binary_length(table["content"]).cast("int64"), size)
+    return _all(pc.or_(fits, pc.equal(table["method"].cast("string"), "")))
+
+
+def _have_words(plan: Plan, table: pa.Table) -> bool:
+    """What is masked, and what could be, are words of the text, which all or none have a score."""
+    columns = (table[name].to_pylist() for name in ("words", "eligible", "masked", "scores"))
+    return all(
+        {*eligible, *masked} <= {*range(len(words))} and len(scores) in (0, len(words))
+        for words, eligible, masked, scores in zip(*columns, strict=True)
+    )
+
+
+_FITS = {
+    "scores": _are_draws,
+    "maps": _are_draws,
+    "responses": lambda plan, table: _are_draws(plan, table) and _are_spans(plan, table),
+    "spans": _are_spans,
+    "pictures": _have_pixels,
+    "examples": _have_words,
+}
+"""Whether columns of a table fit together."""
