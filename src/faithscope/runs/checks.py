@@ -40,7 +40,7 @@ NEEDED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """But not in this kind of run."""
 LEAST = {"label": -1, "target": -1, "predicted": -2, "top1": -2}
-"""Where there is no class, or the model raised; all other whole numbers of a table are 0 or more."""
+"""Where there is no class, or the model raised; all other whole numbers are 0 or more."""
 SECONDS = ("seconds", "explaining")
 PICTURES = ("png", "jpeg", "plain", "signed", "constant", "nan")
 

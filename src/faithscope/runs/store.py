@@ -206,6 +206,8 @@ class Store:
         except DAMAGED as error:
             self._damaged(f"'{file}'", reason(error))
             return True
+        except OSError as error:
+            raise unreadable(file, error) from error
         return False
 
     def has_tensor(self, name: str, start: str) -> bool:
