@@ -142,7 +142,7 @@ def _registered(register: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_theirs(argument: str, value: Any) -> bool:
     """What raises by itself is the caller's business, and a loader without an end runs on."""
-    return (argument in ("progress", "methods") and callable(value)) or argument == "data"
+    return (argument == "progress" and callable(value)) or argument == "data"
 
 
 @pytest.fixture(autouse=True)

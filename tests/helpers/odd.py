@@ -205,7 +205,7 @@ OBJECTS: list[Callable[[], Any]] = [
 
 
 def _array(kind: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    drawn = np.random.default_rng(seed).normal(size=shape) * 3
+    drawn = np.asarray(np.random.default_rng(seed).normal(size=shape) * 3)
     if kind == "datetime64[D]":
         return drawn.astype("int64").astype(kind)
     if kind == "structured":

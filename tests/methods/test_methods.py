@@ -305,7 +305,7 @@ def test_the_model_is_left_as_it_was_found_when_its_second_block_fails(family: F
     before = state_of(module)
     with refused("in block 2"):
         fs.explain(module, family.images(), method, target=0)
-    with pytest.raises(ZeroDivisionError, match="in block 2"):
+    with refused("in block 2"):
         fs.evaluate(module, family.images(), method, "saco")
     assert state_of(module) == before
 

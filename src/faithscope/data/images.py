@@ -447,7 +447,11 @@ def image_digests(images: Tensor) -> tuple[str, ...]:
 def read_image(source: Path | bytes) -> Image.Image:
     """Read an image as RGB: upright, grey repeated over channels, transparency over white."""
     with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as opened:
-        return as_rgb(ImageOps.exif_transpose(opened))
+        try:
+            upright = ImageOps.exif_transpose(opened)
+        except Exception:  # of what else the file says of itself; bad pixels fail below once more
+            upright = opened
+        return as_rgb(upright)
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
