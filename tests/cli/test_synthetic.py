@@ -107,7 +107,7 @@ def test_every_order_removes_every_feature_once():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"train_size": 1}, "at least 2 rows"),
+        ({"train_size": 1}, "at least 2"),
         ({"train_size": 2, "seed": 2}, "one class"),
         ({"model": "logit"}, "Unknown synthetic model"),
         ({"noise": "none"}, "Unknown synthetic noise"),

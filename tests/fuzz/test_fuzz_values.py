@@ -127,6 +127,16 @@ def calls(place: Path) -> dict[str, Call]:
         "Prepared.at": (fs.prepare(model, IMAGES, **CHEAP).at, {"out": "at"}),
         "pack_run": (pack_run, {"run": place / "run", "to": "x.tar.gz", "states": False}),
         "unpack_run": (unpack_run, {"parcels": "x.tar.gz", "out": "unpacked"}),
+        "wrap": (
+            fs.wrap,
+            {"module": toy(4, 4), "name": "x", "input_size": (4, 4), "mean": (0.5,) * 3}
+            | {"std": (0.5,) * 3, "classes": list("abcd"), "transform": None, "attention": None}
+            | {"patch_size": None, "prefix_tokens": None, "readout": None},
+        ),
+        "synthetic_problem": (
+            fs.synthetic_problem,
+            {"train_size": 200, "test_size": 50, "model": "linear", "noise": "shared", "seed": 0},
+        ),
         "Model.class_name": (model.class_name, {"index": 0}),
         "Model.to": (model.to, {"device": "cpu"}),
     }

@@ -20,11 +20,14 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from faithscope.errors import FaithscopeError, choose
+from faithscope.registry import check_whole
 
 FEATURES = 16
 INFORMATIVE = 4
 MODELS = ("logistic", "linear")
 NOISES = ("shared", "independent")
+MOST_ROWS = 10_000_000
+"""More than a memory of today holds."""
 
 Array = NDArray[np.float64]
 
@@ -121,8 +124,10 @@ def synthetic_data(
     ("independent").
     """
     choose("synthetic noise", noise, NOISES)
-    if min(train_size, test_size) < 2:
-        raise FaithscopeError("The synthetic problem needs at least 2 rows to fit and 2 to test.")
+    for name, size in (("train_size", train_size), ("test_size", test_size)):
+        if size is None or (check_whole(name, size, 2) or 0) > MOST_ROWS:
+            raise FaithscopeError(f"{name} must be a number of rows, from 2 to {MOST_ROWS:,}.")
+    check_whole("seed", seed, 0)
     rng = np.random.default_rng(seed)
     a = np.concatenate([rng.standard_normal(INFORMATIVE), np.zeros(FEATURES - INFORMATIVE)])
     d = rng.standard_normal(FEATURES)

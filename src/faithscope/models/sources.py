@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 from torchvision.transforms import v2 as transforms
 
-from faithscope.errors import FaithscopeError, shortened, shown, unknown
+from faithscope.errors import FaithscopeError, choose, quoted, shortened, shown, unknown
 from faithscope.models.attention import AttentionView
 from faithscope.models.model import Model
 from faithscope.models.options import SAFE, check_config, check_memory, check_safe, not_loaded
 from faithscope.models.vit import as_pair, find_patch_size, find_vit
-from faithscope.registry import Registry, parse_spec
+from faithscope.registry import Registry, listed, parse_spec
 
 Source = Callable[..., Model]
 SOURCES: Registry[Source] = Registry("model source", group="faithscope.models")
@@ -111,8 +111,8 @@ def wrap(
         raise FaithscopeError(f"name must be a text, got {shown(name)}.")
     size = _given_pair("input_size", input_size) or _declared_size(module)
     patches = _given_pair("patch_size", patch_size)
-    if readout not in (None, "class", "mean"):
-        raise unknown("readout", str(readout), ("class", "mean"))
+    if readout is not None:
+        choose("readout", readout, ("class", "mean"))
     if prefix_tokens is not None and (
         not isinstance(prefix_tokens, int) or isinstance(prefix_tokens, bool) or prefix_tokens < 0
     ):
@@ -123,7 +123,7 @@ def wrap(
         raise FaithscopeError(
             f"transform must be a function of a PIL image, got {shown(transform)}."
         )
-    if attention is not None and not isinstance(attention, Sequence):
+    if attention is not None and not isinstance(attention, list | tuple):
         raise FaithscopeError(
             f"attention must be a list of attention modules, got {shown(attention)}."
         )
@@ -150,8 +150,8 @@ def _normalisation(
     if mean is None and std is None:
         return None, None
     try:
-        means, stds = (tuple(float(one) for one in given or ()) for given in (mean, std))
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+        means, stds = (tuple(map(float, listed(given, "channels"))) for given in (mean, std))
+    except Exception:  # of somebody's own numbers, too
         means, stds = (), ()
     numbers = (*means, *stds)
     if not means or len(means) != len(stds) or min(stds) <= 0 or not all(map(isfinite, numbers)):
@@ -166,10 +166,10 @@ def _class_names(classes: Any) -> tuple[str, ...] | None:
     """Check the names of classes, one text each."""
     if classes is None:
         return None
-    listed = tuple(classes) if isinstance(classes, Sequence) else ()
-    if isinstance(classes, str) or not listed or not all(isinstance(one, str) for one in listed):
+    names = listed(classes, "classes") if isinstance(classes, Sequence) else []
+    if isinstance(classes, str) or not names or not all(isinstance(one, str) for one in names):
         raise FaithscopeError(f"classes must be a list of names, got {shown(classes)}.")
-    return listed
+    return tuple(names)
 
 
 def _given_pair(what: str, value: Any) -> tuple[int, int] | None:
@@ -199,14 +199,15 @@ def as_model(model: Model | nn.Module | str) -> Model:
 
 def choose_device(device: str | torch.device) -> torch.device:
     """Turn "auto" into a GPU if there is one; refuse a device that is not there."""
-    if device == "auto":
+    if isinstance(device, str) and device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (TypeError, RuntimeError, AssertionError, NotImplementedError):
         raise FaithscopeError(
-            f"The device '{device}' is not available here: use 'cpu', or 'auto' to choose."
+            f"The device {quoted(device if isinstance(device, str) else shown(device))} is not "
+            "available here: use 'cpu', or 'auto' to choose."
         ) from None
     return chosen
 
