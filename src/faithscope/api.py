@@ -407,7 +407,8 @@ class Prepared:
                 self._check_finished(found)
                 self._check_strict(found)
                 state = self.state()
-                if state is None or not state.todo:  # what is kept beside the tables is whole, too
+                is_whole = state is None or not state.todo  # what is kept beside the tables, too
+                if is_whole or store.refusal is not None:
                     return as_result(found)
             rule = self.probe.rule(self.plan)
             scheduler = Scheduler(

