@@ -33,6 +33,8 @@ def rescore(
     """
     if any(metric.resolution(k) == "auto" for metric in metrics):
         raise FaithscopeError("k='auto' looks at maps, which a run does not keep: give a number.")
+    if not run.responses.num_rows:
+        raise FaithscopeError("This run has kept no answers of the model: evaluate again.")
     plan = run.manifest.plan
     columns = [(card.label, draw) for card in plan.methods for draw in range(card.draws)]
     samples = run.samples["sample"].to_pylist()
