@@ -1,7 +1,7 @@
 """Values of the wrong kind, one by one: each was a foreign traceback or a wrong number once."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -283,3 +283,32 @@ def test_a_learner_encodes_tokens():
     learner.encode = lambda _: 3
     with refused("TokenData", "3"):
         fs.prepare_roar(bag_texts(), learner)
+
+
+# Texts of one's own making
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kind": "mine"}, ["kind of texts 'mine'", "own"]),
+        ({"metric": 3}, ["metric of texts '3'"]),
+        ({"selection": "loss"}, ["selection of texts 'loss'"]),
+        ({"name": ""}, ["The name of texts"]),
+        ({"classes": 3}, ["The classes of 'bags'", "3"]),
+        ({"classes": ("one",)}, ["labels of the train split", "from 0 to 0"]),
+        ({"test": None}, ["the test split of 'bags'", "None"]),
+        ({"labels": np.array([0.5] * 24)}, ["labels of the test split"]),
+        ({"labels": np.array([7] * 24)}, ["labels of the test split", "from 0 to 1"]),
+        ({"labels": np.array([0] * 23)}, ["not equally many"]),
+        ({"texts": (3,) * 24}, ["not a text"]),
+        ({"words": ("text",) * 24}, ["lists of words"]),
+        ({"auxiliary_words": (("a",),) * 24}, ["second text"]),
+    ],
+)
+def test_texts_must_go_together(changes, words):
+    data = bag_texts()
+    inner = {name: value for name, value in changes.items() if hasattr(data.test, name)}
+    data = replace(data, test=replace(data.test, **inner)) if inner else replace(data, **changes)
+    with refused(*words):
+        fs.prepare_roar(data, BagLearner(), measures="gradient", seeds=1, levels=[50])

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
+from faithscope.errors import FaithscopeError, choose, shown
+
 SPLITS = ("train", "validation", "test")
 
 Words = tuple[str, ...]
@@ -75,6 +77,52 @@ class TextData:
     def splits(self) -> Iterator[tuple[str, Texts]]:
         """The splits by name."""
         return ((name, getattr(self, name)) for name in SPLITS)
+
+
+KINDS = ("babi", "sst", "imdb", "snli", "mimic", "own")
+TEST_METRICS = ("accuracy", "macro_f1", "micro_f1")
+SELECTIONS = ("accuracy", "auroc")
+
+
+def check_texts(data: TextData) -> None:
+    """Refuse texts of one's own making whose parts do not go together."""
+    choose("kind of texts", data.kind, KINDS)
+    choose("metric of texts", data.metric, TEST_METRICS)
+    choose("selection of texts", data.selection, SELECTIONS)
+    if not isinstance(data.name, str) or not data.name:
+        raise FaithscopeError(f"The name of texts is text, got {shown(data.name)}.")
+    classes = data.classes
+    if not isinstance(classes, tuple | list) or not all(isinstance(one, str) for one in classes):
+        raise FaithscopeError(f"The classes of '{data.name}' are names, got {shown(classes)}.")
+    for name, split in data.splits:
+        where = f"the {name} split of '{data.name}'"
+        if not isinstance(split, Texts):
+            raise FaithscopeError(f"Texts are needed for {where}, got {shown(split)}.")
+        _check_split(where, split, len(classes))
+        if (split.auxiliary_words is None) != (data.train.auxiliary_words is None):
+            raise FaithscopeError(f"A second text is missing in a split of '{data.name}'.")
+
+
+def _check_split(where: str, split: Texts, classes: int) -> None:
+    labels = split.labels
+    whole = isinstance(labels, np.ndarray) and labels.dtype.kind in "iu" and labels.ndim == 1
+    if not whole or any(not 0 <= label < classes for label in labels.tolist()):
+        raise FaithscopeError(
+            f"The labels of {where} are an array of whole numbers from 0 to {classes - 1}, got "
+            f"{shown(labels)}."
+        )
+    parts = [split.texts, split.words, split.auxiliary_texts, split.auxiliary_words]
+    for part in parts:
+        listed = isinstance(part, tuple | list) and len(part) == len(labels)
+        if part is not None and not listed:
+            raise FaithscopeError(f"Labels and texts of {where} are not equally many.")
+    if not all(isinstance(text, str) for text in (*split.texts, *(split.auxiliary_texts or ()))):
+        raise FaithscopeError(f"Something in {where} is not a text.")
+    if not all(
+        isinstance(words, tuple | list) and all(isinstance(word, str) for word in words)
+        for words in (*split.words, *(split.auxiliary_words or ()))
+    ):
+        raise FaithscopeError(f"The words of {where} are lists of words, a list for each text.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from faithscope.data.own_texts import (
 from faithscope.data.snli import load_snli
 from faithscope.data.sources import open_hugging_face, split_options
 from faithscope.data.sst import load_sst
-from faithscope.data.text import SPLITS, TextData, Texts, TokenData
+from faithscope.data.text import SPLITS, TEST_METRICS, TextData, Texts, TokenData
 from faithscope.data.text_files import open_text
 from faithscope.data.vectors import read_vectors
 from faithscope.data.vocabulary import Vocabulary
@@ -295,7 +295,7 @@ def constant_score(metric: str, labels: np.ndarray, answer: int) -> float:
     >>> constant_score("macro_f1", np.array([0, 1, 1, 0]), 1)
     0.3333333333333333
     """
-    choose("metric", metric, ("accuracy", "micro_f1", "macro_f1"))
+    choose("metric", metric, TEST_METRICS)
     share = float(np.mean(labels == answer))
     if metric != "macro_f1":
         return share

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
+from faithscope.data.text import SELECTIONS
 from faithscope.errors import FaithscopeError, choose
 
 CLASSIFICATION_METRICS = ("accuracy", "macro_f1", "micro_f1", "auroc", "cross_entropy")
-SELECTIONS = ("accuracy", "auroc")
 
 
 def classification_scores(logits: Tensor, labels: Tensor) -> dict[str, float]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from faithscope.data.text import TextData, TokenData
+from faithscope.data.text import TextData, TokenData, check_texts
 from faithscope.data.text_sources import describe, load_text
 from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import METHODS, Method, resolve_methods
@@ -357,6 +357,7 @@ def _texts(request: Retrain, given: Given) -> TextData:
         raise FaithscopeError(
             "limit applies only to data given by name: give the texts that are to be used."
         )
+    check_texts(given.data)
     return given.data
 
 
