@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from faithscope.cli.shared import SOMETHING_WRONG, Json, app, check_run, examples, make_folder
+from faithscope.errors import printable
 from faithscope.registry import split_specs
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def compare(
         write_table(csv, as_csv(found.rows))
         say_files({"table": csv}, stderr=as_json)
     for line in failed:
-        typer.echo(f"failed: {line}", err=True)
+        typer.echo(f"failed: {printable(line)}", err=True)
     if failed:
         raise typer.Exit(SOMETHING_WRONG)
 

@@ -23,6 +23,7 @@ from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from faithscope.errors import printable
 from faithscope.report.table import UNWRAPPED, Head, Number, Table
 from faithscope.verdicts.sentences import failed_line
 
@@ -58,7 +59,12 @@ def screen(*, stderr: bool = False) -> Console:
 
 def say(text: str = "", style: str | None = None, *, stderr: bool = False) -> None:
     """Print a paragraph."""
-    screen(stderr=stderr).print(Text(text, style or ""))
+    screen(stderr=stderr).print(Text(_lines(text), style or ""))
+
+
+def _lines(text: str) -> str:
+    """Lines in which names are shown as they are, and not obeyed."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def note(text: str) -> None:
@@ -81,7 +87,7 @@ def show(table: Table | RichTable) -> None:
 def say_lines(*lines: str, stderr: bool = False) -> None:
     """Print lines in one piece, whatever the width, so that they can be copied."""
     for line in lines:
-        screen(stderr=stderr).print(f"  {line}", soft_wrap=True)
+        screen(stderr=stderr).print(f"  {printable(line)}", soft_wrap=True)
 
 
 def say_files(files: Mapping[str, Path], *, stderr: bool = False) -> None:
@@ -94,6 +100,8 @@ def print_json(data: Any) -> None:
     """Print data for a program: NaN and infinity, which JSON does not have, become null."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     text = json.dumps(_finite(data), indent=2, ensure_ascii=not unicode, allow_nan=False)
+    if not text.replace("\n", "").isprintable():  # JSON leaves some signs alone that terminals obey
+        text = json.dumps(_finite(data), indent=2, allow_nan=False).replace("\x7f", "\\u007f")
     screen().out(text, highlight=False)
 
 
@@ -114,7 +122,7 @@ def waiting(text: str) -> Iterator[None]:
     if not moves(err):
         yield
         return
-    with err.status(text):
+    with err.status(Text(printable(text))):
         yield
 
 
@@ -200,7 +208,7 @@ class Words(ProgressColumn):
         self._words = words
 
     def render(self, task: Task) -> Text:
-        return Text(self._words())
+        return Text(printable(self._words()))
 
 
 def run_with_progress(prepared: Prepared, forecast: Forecast | None = None) -> Result:
@@ -223,7 +231,7 @@ def run_with_progress(prepared: Prepared, forecast: Forecast | None = None) -> R
         pace.move(place)
         if time.perf_counter() - spoken >= QUIET_SECONDS:
             spoken = time.perf_counter()
-            err.print(f"{pace.share:4.0%} · {pace.doing} · {pace}")
+            err.print(printable(f"{pace.share:4.0%} · {pace.doing} · {pace}"))
 
     return prepared.run(speak)
 
@@ -271,7 +279,7 @@ def _bullets(lines: Sequence[str]) -> None:
     if lines:
         grid = RichTable.grid(padding=(0, 1))
         for line in lines:
-            grid.add_row("  •", Text(line))
+            grid.add_row("  •", Text(printable(line)))
         show(grid)
 
 
@@ -403,19 +411,19 @@ def show_entries(title: str, entries: Sequence[tuple[str, str, str]]) -> None:
     say(title, "bold")
     grid = RichTable.grid(padding=(0, 2))
     for name, summary, traits in entries:
-        text = Text(summary)
+        text = Text(_lines(summary))
         if traits:
-            text.append(f"\n{traits}", "dim")
-        grid.add_row(Text(f"  {name}", "cyan"), text)
+            text.append(f"\n{_lines(traits)}", "dim")
+        grid.add_row(Text(f"  {printable(name)}", "cyan"), text)
     show(grid)
     say()
 
 
 def show_check(name: str, status: str, detail: str, advice: str) -> None:
     """Print one line of the doctor, and what to do if something is wrong."""
-    text = Text(detail)
+    text = Text(_lines(detail))
     if advice:
-        text.append(f"\n→ {advice}", STYLES[status])
+        text.append(f"\n→ {_lines(advice)}", STYLES[status])
     grid = RichTable.grid(padding=(0, 2))
     grid.add_column(min_width=4)
     grid.add_column(min_width=16)

@@ -21,7 +21,7 @@ from faithscope.cli.shared import (
     only_with,
 )
 from faithscope.errors import FaithscopeError
-from faithscope.request import Given, Perturb, check_request
+from faithscope.request import Given, Perturb, as_path, check_request
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ def evaluate(
     """Measure how faithful explanations of images are."""
     from faithscope.cli.console import waiting
 
-    out = Path(asked["out"]) if "out" in asked else None
+    out = as_path(asked["out"], "--out") if "out" in asked else None
     if source is not None:
         only_with(context, "--from", ("source", "metrics", "out", "report", "as_json"))
     for folder in (out, report and report.parent):
@@ -123,7 +123,7 @@ def _read_maps(pairs: Iterable[str]) -> dict[str, np.ndarray]:
             raise FaithscopeError(f"Maps are given as NAME=FILE.npy, got '{pair}'.")
         if name in maps:
             raise FaithscopeError(f"The maps '{name}' are given twice: name them differently.")
-        maps[name] = _read_array(Path(file).expanduser())
+        maps[name] = _read_array(as_path(file, "--maps"))
     return maps
 
 
@@ -134,7 +134,7 @@ def _read_array(file: Path) -> np.ndarray:
         raise FaithscopeError(f"There is no file of maps '{file}': check the path.")
     try:
         values: Any = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+    except Exception:  # its header can say anything, and NumPy fail in any way
         values = None
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
         raise FaithscopeError(

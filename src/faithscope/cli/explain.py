@@ -12,7 +12,7 @@ import typer
 from faithscope.cli.options import takes_request
 from faithscope.cli.shared import BUNDLED_MODEL, Json, app, examples, make_folder
 from faithscope.errors import FaithscopeError
-from faithscope.request import Given, Perturb, check_request
+from faithscope.request import Given, Perturb, as_path, check_request
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,6 +74,7 @@ def explain(
     typed = context.get_parameter_source("random_draws")
     if typed is not None and typed.name == "COMMANDLINE" and not story:
         raise FaithscopeError("--random-draws needs --story: add it, or leave it out.")
+    as_path(image, "The image")
     path = out or Path(f"{image.stem.replace(':', '-')}-{'story' if story else 'explained'}.png")
     if path.suffix.lower() not in PICTURES:
         raise FaithscopeError(f"'{path}' is not a picture: name a file .png, .pdf or .svg.")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from faithscope.errors import FaithscopeError
 from faithscope.request import Option, Request, options, read_texts
 from faithscope.request.check import takes, words
 
@@ -53,7 +54,13 @@ def takes_request(
         def call(**given: Any) -> None:
             typed = {field: given.pop(name) for name, field in names.items()}
             known = {field: value for field, value in typed.items() if value is not None}
-            function(asked={**(defaults or {}), **read_texts(kind, known)}, **given)
+            try:
+                function(asked={**(defaults or {}), **read_texts(kind, known)}, **given)
+            except FaithscopeError as error:
+                name, _, rest = str(error).partition(" ")
+                if name not in names:
+                    raise
+                raise FaithscopeError(f"--{name.replace('_', '-')} {rest}") from None
 
         call.__signature__ = inspect.Signature([*first, *made, *rest])  # type: ignore[attr-defined]
         call.__annotations__ = {p.name: p.annotation for p in (*first, *made, *rest)}

@@ -11,6 +11,7 @@ import typer
 
 from faithscope.cli.shared import Json, app, check_run, examples
 from faithscope.errors import FaithscopeError
+from faithscope.request import as_path
 
 if TYPE_CHECKING:
     from faithscope.runs.parcel import Unpacked
@@ -73,7 +74,7 @@ def unpack_to(files: Sequence[Path], out: Path | None, as_json: bool) -> None:
     if out is None:
         raise FaithscopeError("Unpacking needs --out, a new folder for the run.")
     for file in files:
-        if not file.is_file():
+        if not as_path(file, "The parcel").is_file():
             raise FaithscopeError(f"There is no file '{file}': give an archive that `pack` wrote.")
     with waiting("unpacking"):
         from faithscope.api import unpack_run

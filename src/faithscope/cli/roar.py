@@ -27,7 +27,7 @@ from faithscope.cli.shared import (
     only_with,
 )
 from faithscope.errors import FaithscopeError
-from faithscope.request import Given, Retrain, check_request
+from faithscope.request import Given, Retrain, as_path, check_request
 
 if TYPE_CHECKING:
     from faithscope.api import Prepared
@@ -89,7 +89,7 @@ def roar(
     """
     from faithscope.cli.console import note, print_json, say, waiting
 
-    out = Path(asked["out"]) if "out" in asked else None
+    out = as_path(asked["out"], "--out") if "out" in asked else None
     if demo:
         only_with(context, "--demo", ("demo", "out", "device", "as_json"))
         with _one_thread():

@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from faithscope.errors import FaithscopeError, unknown
+from faithscope.request import as_path
 from faithscope.version import __version__
 
 if TYPE_CHECKING:
@@ -280,8 +281,8 @@ def only_with(context: typer.Context, mode: str, allowed: tuple[str, ...]) -> No
 def check_run(folder: Path) -> None:
     """Refuse a folder that is not there at once, before anything heavy is imported."""
     try:
-        there = folder.is_dir()
-    except OSError:  # a name too long to be one
+        there = as_path(folder, "The folder").is_dir()
+    except OSError:  # whose folder may not be looked into
         there = False
     if not there:
         raise FaithscopeError(f"There is no folder '{folder}': give the folder of a run.")
@@ -292,6 +293,7 @@ def make_folder(folder: Path) -> None:
 
     One with a finished run, or with a study's, may be there only to be read.
     """
+    as_path(folder, "The folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

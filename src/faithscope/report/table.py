@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from faithscope.errors import printable
+
 Row = Mapping[str, Any]
 
 NAN = float("nan")
@@ -341,12 +343,19 @@ class Table:
         """Add a column; numbers are filled up from the left: rich drops blanks at the right."""
         shorter = broken if shape == "narrow" else str
         head = self.heads[place]
-        text = str(replace(head, text=shorter(head.text)) if isinstance(head, Head) else head)
+        text = str(
+            replace(head, text=shorter(printable(head.text)))
+            if isinstance(head, Head)
+            else "\n".join(map(printable, head.split("\n")))
+        )
         own = [row[place] for row in self.rows]
         if place < self.names:
             table.add_column(text, overflow="fold")
-            return [Text(shorter(str(cell))) for cell in own]
-        lines = [cell.lines(shape) if isinstance(cell, Number) else [str(cell)] for cell in own]
+            return [Text(shorter(printable(str(cell)))) for cell in own]
+        lines = [
+            cell.lines(shape) if isinstance(cell, Number) else [printable(str(cell))]
+            for cell in own
+        ]
         heads = text.split("\n")
         width = max(len(line) for part in (heads, *lines) for line in part)
         table.add_column("\n".join(line.rjust(width) for line in heads))
