@@ -427,5 +427,5 @@ def show_check(name: str, status: str, detail: str, advice: str) -> None:
     grid = RichTable.grid(padding=(0, 2))
     grid.add_column(min_width=4)
     grid.add_column(min_width=16)
-    grid.add_row(Text(status, STYLES[status]), name, text)
+    grid.add_row(Text(status, STYLES[status]), printable(name), text)
     show(grid)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from faithscope.errors import FaithscopeError, unknown
+from faithscope.errors import FaithscopeError, printable, unknown
 from faithscope.request import as_path
 from faithscope.version import __version__
 
@@ -88,11 +89,16 @@ app = typer.Typer(
 )
 
 
+def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    return f"warning: {printable(str(message))}\n"
+
+
 def main() -> None:
     """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without ↑ shows ?, not a traceback
+    warnings.formatwarning = _one_line
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # download bars of other libraries
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a line per attempt without a network
