@@ -605,7 +605,7 @@ class TestReport:
 
     def test_bad_input_is_one_sentence(self, study, tmp_path):
         assert "no folder" in run("report", tmp_path / "none", code=2).stderr
-        assert "no folder" in run("report", "x" * 300, code=2).stderr
+        assert "is too long" in run("report", "x" * 300, code=2).stderr
         assert "no finished run" in run("report", tmp_path, code=2).stderr
         assert "not finished" in run("report", study / "begun", code=2).stderr
         (tmp_path / "file").write_text("")

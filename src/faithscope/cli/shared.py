@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import warnings
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
