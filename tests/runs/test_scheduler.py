@@ -17,7 +17,7 @@ import torch
 from disasters import cards_in, full_disk, harm, kill_again_and_again, leftovers
 from faithscope.errors import FaithscopeError
 from faithscope.request import Perturb
-from faithscope.runs.cards import Named
+from faithscope.runs.cards import MethodCard, MetricCard, Named
 from faithscope.runs.plan import Plan
 from faithscope.runs.scheduler import Forecast, Progress, Scheduler, check_inputs, forecast, look
 from faithscope.runs.store import Store
@@ -29,8 +29,8 @@ PLAN = Plan(
     request=Perturb(model="toy", data="toy"),
     model=Named(name="toy"),
     data=Named(name="toy"),
-    methods=(),
-    metrics=(),
+    methods=(MethodCard(label="toy", name="toy"),),
+    metrics=(MetricCard(label="toy", name="toy", higher_is_better=True),),
 )
 STEPS = 3
 pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
@@ -87,7 +87,8 @@ class Toy:
         self._tick()
         for made in task.makes:
             context.write(made.name, {"held": computed + len(made.name)}, {})
-        row = {"measure": task.id, "value": float(int(computed) % 10**9), "seed": 0}
+        same = {"data": "toy", "model": "toy", "measure": "toy", "seed": 0, "x": 0}
+        row = {**same, "kind": task.id, "value": float(int(computed) % 10**9)}
         return {"sparsity": table_of_rows("sparsity", [row])}
 
     def measure(self) -> dict[str, float]:
