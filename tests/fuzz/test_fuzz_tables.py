@@ -102,7 +102,7 @@ def every_value() -> Iterator[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("kind", RUNS)
-@cases(40)
+@cases(25)
 @given(data=st.data())
 def test_odd_rows_of_a_finished_run(
     runs: dict[str, tuple[Path, fs.Result]], kind: str, data: st.DataObject
