@@ -61,7 +61,7 @@ def check_rows(plan: Plan, name: str, table: pa.Table) -> None:
         if pa.types.is_integer(field.type) and (pc.min(column).as_py() or 0) < least:
             raise ValueError(f"{where} is negative in some rows")
         if field.name in SECONDS and not _all(
-            pc.and_(pc.is_finite(column), pc.greater_equal(column, 0))
+            pc.and_(pc.less(column, 1e12), pc.greater_equal(column, 0))
         ):
             raise ValueError(f"{where} is no time in some rows")
         known = _known(plan, name, field.name)
