@@ -133,7 +133,7 @@ def rows(answers) -> list[dict]:
 def test_random_graphs_give_the_same_rows_wherever_they_are_stopped(seed, tmp_path):
     tasks, draw, root = graph(seed), random.Random(seed), tmp_path / "run"
     expected = rows(run(tasks, None))
-    assert [row["measure"] for row in expected] == [task.id for task in tasks]
+    assert [row["kind"] for row in expected] == [task.id for task in tasks]
     for stops in range(1000):
         try:
             found = run(tasks, root, Toy(stop_at=draw.randrange(1, 40)))
@@ -240,7 +240,7 @@ class Enough:
         self.count, self.seen = count, []
 
     def add(self, tables) -> None:
-        self.seen.append(tables["sparsity"]["measure"].to_pylist()[0])
+        self.seen.append(tables["sparsity"]["kind"].to_pylist()[0])
 
     def is_enough(self) -> bool:
         return len(self.seen) >= self.count
