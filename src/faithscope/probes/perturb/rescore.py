@@ -143,3 +143,5 @@ def _check_stored(metrics: Sequence[Metric], plan: MapPlan, known: Any) -> None:
                 f"The metric '{metric.label}' needs {missing} inputs of each map that were not "
                 "run: evaluate again with it among the metrics."
             )
+    if any(cut not in known for cut in plan.cuts):
+        raise FaithscopeError("Answers of the model are missing in this run: evaluate again.")
