@@ -47,7 +47,7 @@ class Crooked:
         ({"k": itertools.count(2)}, ["k"]),
         ({"tolerance": True}, ["tolerance must be", "True"]),
         ({"out": 0}, ["out must be a path", "0"]),
-        ({"out": ""}, ["out must be a path", "''"]),
+        ({"out": ""}, ["out is empty"]),
         ({"out": "a\0b"}, ["out", "no file name"]),
         ({"out": "a" * 300}, ["out", "too long"]),
         ({"out": "~nosuchuser/x"}, ["out", "nobody"]),

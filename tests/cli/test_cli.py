@@ -612,3 +612,24 @@ class TestReport:
         taken = run("report", study / "mean", "--out", tmp_path / "file" / "p.html", code=2)
         assert "cannot be made" in taken.stderr
         assert "cannot be written" in run("report", study / "mean", "--out", study, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo", "--out", ""],
+        ["report", ""],
+        ["compare", "a", "b", "--csv", ""],
+        ["pack", ""],
+        ["unpack", "", "--out", "x"],
+        ["explain", ""],
+        ["run", ""],
+        ["run", "x.yaml", "--out", ""],
+        ["roar", "--pack", ""],
+        ["evaluate", "--from", ""],
+        ["evaluate", "--report", ""],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_path_is_refused(arguments):
+    assert "is empty" in fails(*arguments)

@@ -43,7 +43,7 @@ def test_whatever_is_a_path_to_python_is_one(tmp_path):
     [
         (0, ["The path must be a path, got 0"]),
         (None, ["got None"]),
-        ("", ["got ''"]),
+        ("", ["is empty"]),
         (Raises(), ["Raises"]),
         ("a\0b", [r"'a\x00b'", "no file name"]),
         ("\ud800", [r"'\ud800'", "no file name"]),

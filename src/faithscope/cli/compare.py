@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faithscope.cli.shared import SOMETHING_WRONG, Json, app, check_run, examples, make_folder
+from faithscope.cli.shared import (
+    SOMETHING_WRONG,
+    Json,
+    app,
+    check_run,
+    examples,
+    make_folder,
+    path_argument,
+    path_option,
+)
 from faithscope.errors import printable
 from faithscope.registry import split_specs
 
@@ -22,8 +31,8 @@ if TYPE_CHECKING:
     )
 )
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="RUN_A", help="The run to compare with.")],
-    second: Annotated[Path, typer.Argument(metavar="RUN_B", help="The run that is judged.")],
+    first: Annotated[Path, path_argument(metavar="RUN_A", help="The run to compare with.")],
+    second: Annotated[Path, path_argument(metavar="RUN_B", help="The run that is judged.")],
     methods: Annotated[
         str | None, typer.Option(metavar="A,B,…", help="Only these. [default: all of both runs]")
     ] = None,
@@ -46,7 +55,8 @@ def compare(
         ),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv", help="Write the table here.")
+        Path | None,
+        path_option(metavar="FILE.csv", help="Write the table here."),
     ] = None,
     as_json: Json = False,
 ) -> None:

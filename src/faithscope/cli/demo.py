@@ -15,6 +15,7 @@ from faithscope.cli.shared import (
     examples,
     forecast_of,
     make_folder,
+    path_option,
     saying,
 )
 from faithscope.request import Given, Perturb, check_request
@@ -32,7 +33,7 @@ DEMO_PICTURES = 4
 
 @app.command(epilog=examples("faithscope demo", "faithscope demo --images 100 --out more"))
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write.")] = Path(
+    out: Annotated[Path, path_option(metavar="DIR", help="Where to write.")] = Path(
         "faithscope-demo"
     ),
     images: Annotated[int, typer.Option(metavar="N", help="How many bundled images to use.")] = 25,

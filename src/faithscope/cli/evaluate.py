@@ -19,6 +19,7 @@ from faithscope.cli.shared import (
     keeping,
     make_folder,
     only_with,
+    path_option,
 )
 from faithscope.errors import FaithscopeError
 from faithscope.request import Given, Perturb, as_path, check_request
@@ -47,11 +48,12 @@ def evaluate(
         ),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write an HTML report.")
+        Path | None,
+        path_option(metavar="FILE.html", help="Write an HTML report."),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(
+        path_option(
             "--from",
             metavar="RUN",
             help="Compute other --metrics of a finished run, no model.",

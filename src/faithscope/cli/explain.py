@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from faithscope.cli.options import takes_request
-from faithscope.cli.shared import BUNDLED_MODEL, Json, app, examples, make_folder
+from faithscope.cli.shared import (
+    BUNDLED_MODEL,
+    Json,
+    app,
+    examples,
+    make_folder,
+    path_argument,
+    path_option,
+)
 from faithscope.errors import FaithscopeError
-from faithscope.request import Given, Perturb, as_path, check_request
+from faithscope.request import Given, Perturb, check_request
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +51,8 @@ OPTIONS = (
 def explain(
     context: typer.Context,
     image: Annotated[
-        Path, typer.Argument(metavar="IMAGE", help="An image file, or bundled:cifar10:N.")
+        Path,
+        path_argument(metavar="IMAGE", help="An image file, or bundled:cifar10:N."),
     ],
     asked: dict[str, Any],
     target: Annotated[
@@ -52,7 +61,7 @@ def explain(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        path_option(
             metavar="FILE.png",
             help="The picture, .png, .pdf or .svg. [default: IMAGE-explained.png or "
             "IMAGE-story.png here]",
@@ -74,7 +83,6 @@ def explain(
     typed = context.get_parameter_source("random_draws")
     if typed is not None and typed.name == "COMMANDLINE" and not story:
         raise FaithscopeError("--random-draws needs --story: add it, or leave it out.")
-    as_path(image, "The image")
     path = out or Path(f"{image.stem.replace(':', '-')}-{'story' if story else 'explained'}.png")
     if path.suffix.lower() not in PICTURES:
         raise FaithscopeError(f"'{path}' is not a picture: name a file .png, .pdf or .svg.")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from faithscope.cli.shared import Json, app, check_run, examples
+from faithscope.cli.shared import Json, app, check_run, examples, path_argument, path_option
 from faithscope.errors import FaithscopeError
-from faithscope.request import as_path
 
 if TYPE_CHECKING:
     from faithscope.runs.parcel import Unpacked
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 
 @app.command(epilog=examples("faithscope pack runs/babi1", "faithscope pack run --out run.tar.gz"))
 def pack(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    run: Annotated[Path, path_argument(metavar="RUN", help="The folder of a run.")],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.tar.gz", help="The archive. [default: RUN.tar.gz]"),
+        path_option(metavar="FILE.tar.gz", help="The archive. [default: RUN.tar.gz]"),
     ] = None,
     states: Annotated[
         bool, typer.Option("--states", help="Include unfinished trainings (large).")
@@ -41,9 +40,10 @@ def pack(
 )
 def unpack(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE.tar.gz", help="Archives that `pack` wrote.")
+        list[Path],
+        path_argument(metavar="FILE.tar.gz", help="Archives that `pack` wrote."),
     ],
-    out: Annotated[Path, typer.Option(metavar="RUN", help="A new folder for the run.")],
+    out: Annotated[Path, path_option(metavar="RUN", help="A new folder for the run.")],
     as_json: Json = False,
 ) -> None:
     """Unpack a run; runs that differ only in their seeds become one."""
@@ -74,7 +74,7 @@ def unpack_to(files: Sequence[Path], out: Path | None, as_json: bool) -> None:
     if out is None:
         raise FaithscopeError("Unpacking needs --out, a new folder for the run.")
     for file in files:
-        if not as_path(file, "The parcel").is_file():
+        if not file.is_file():
             raise FaithscopeError(f"There is no file '{file}': give an archive that `pack` wrote.")
     with waiting("unpacking"):
         from faithscope.api import unpack_run

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from faithscope.cli.shared import app, check_run, examples, make_folder
+from faithscope.cli.shared import app, check_run, examples, make_folder, path_argument, path_option
 
 
 @app.command(
@@ -19,20 +17,25 @@ from faithscope.cli.shared import app, check_run, examples, make_folder
 def report(
     run: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUN", help="A finished run, over images or of ROAR, or the folder of a study."
+        path_argument(
+            metavar="RUN",
+            help="A finished run, over images or of ROAR, or the folder of a study.",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.html", help="The page. [default: report.html in RUN]"),
+        path_option(metavar="FILE.html", help="The page. [default: report.html in RUN]"),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write every figure, as PDF and PNG.")
+        Path | None,
+        path_option(metavar="DIR", help="Also write every figure, as PDF and PNG."),
     ] = None,
     tables: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Also write the tables, as Markdown, LaTeX and CSV."),
+        path_option(
+            metavar="DIR",
+            help="Also write the tables, as Markdown, LaTeX and CSV.",
+        ),
     ] = None,
 ) -> None:
     """Write an HTML report of a run or a study, in one file."""

@@ -25,6 +25,7 @@ from faithscope.cli.shared import (
     keeping,
     make_folder,
     only_with,
+    path_option,
 )
 from faithscope.errors import FaithscopeError
 from faithscope.request import Given, Retrain, as_path, check_request
@@ -70,11 +71,15 @@ def roar(
     ] = None,
     dry_run: DryRun = False,
     pack: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="The same as `faithscope pack RUN`.")
+        Path | None,
+        path_option(metavar="RUN", help="The same as `faithscope pack RUN`."),
     ] = None,
     unpack: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="The same as `faithscope unpack FILE`; repeatable."),
+        path_option(
+            metavar="FILE",
+            help="The same as `faithscope unpack FILE`; repeatable.",
+        ),
     ] = None,
     states: Annotated[
         bool, typer.Option("--states", help="With --pack: include unfinished trainings (large).")

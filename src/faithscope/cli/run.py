@@ -21,6 +21,8 @@ from faithscope.cli.shared import (
     examples,
     keeping,
     make_folder,
+    path_argument,
+    path_option,
 )
 from faithscope.errors import FaithscopeError, shown
 from faithscope.request import Perturb
@@ -38,11 +40,14 @@ if TYPE_CHECKING:
 )
 @takes_request(Perturb, only=("limit", "device", "strict", "trust_remote_code"))
 def run(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What to measure.")],
+    study: Annotated[Path, path_argument(metavar="STUDY.yaml", help="What to measure.")],
     asked: dict[str, Any],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where to keep the runs. [default: runs/STUDY here]"),
+        path_option(
+            metavar="DIR",
+            help="Where to keep the runs. [default: runs/STUDY here]",
+        ),
     ] = None,
     dry_run: DryRun = False,
     changes: Annotated[

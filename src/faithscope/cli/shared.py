@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,6 +47,22 @@ SHORTER = {
 """What makes a run shorter."""
 
 
+class NoPath(Exception):
+    """An argument that cannot be a path; of a ValueError typer would make its own sentence."""
+
+
+def typed_path(text: str) -> Path:
+    """A path as it was typed, with `~` expanded; what cannot be one is refused."""
+    try:
+        return as_path(text)
+    except FaithscopeError as error:
+        raise NoPath(str(error)) from None
+
+
+path_option = partial(typer.Option, parser=typed_path)
+path_argument = partial(typer.Argument, parser=typed_path)
+
+
 class Commands(TyperGroup):
     """The commands, with their errors shown in one line instead of a traceback."""
 
@@ -64,7 +81,7 @@ class Commands(TyperGroup):
         """Run a command. An error that is not ours keeps its traceback."""
         try:
             return super().invoke(ctx)
-        except FaithscopeError as error:
+        except (FaithscopeError, NoPath) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(ERROR) from None
         except MemoryError:
@@ -287,7 +304,7 @@ def only_with(context: typer.Context, mode: str, allowed: tuple[str, ...]) -> No
 def check_run(folder: Path) -> None:
     """Refuse a folder that is not there at once, before anything heavy is imported."""
     try:
-        there = as_path(folder, "The folder").is_dir()
+        there = folder.is_dir()
     except OSError:  # whose folder may not be looked into
         there = False
     if not there:
@@ -299,7 +316,6 @@ def make_folder(folder: Path) -> None:
 
     One with a finished run, or with a study's, may be there only to be read.
     """
-    as_path(folder, "The folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -26,6 +26,8 @@ def as_path(value: Any, what: str = "The path") -> Path:
         text = os.fsdecode(os.fspath(value))
     except Exception:  # somebody's own __fspath__, too
         text = ""
+    if not text and isinstance(value, str):
+        raise FaithscopeError(f"{what} is empty: give a file or folder.")
     if not text:
         raise FaithscopeError(f"{what} must be a path, got {shown(value)}.")
     try:
