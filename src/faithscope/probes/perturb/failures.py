@@ -53,8 +53,8 @@ def said(error: Exception) -> str:
 
 def refuse_fatal(error: Exception) -> None:
     """Raise an error that is not of one image: ours, of memory, or of a device that is lost."""
-    if isinstance(error, FaithscopeError):
-        raise error
+    if isinstance(error, FaithscopeError) or str(error).startswith("DataLoader worker"):
+        raise error  # torch tells of a dead worker by a signal, wherever this thread is
     if is_out_of_memory(error):
         halve(1, error)
     if any(words in str(error) for words in FATAL):
