@@ -37,7 +37,7 @@ from faithscope.result import Result, as_result, load_result, named_objects
 from faithscope.runs import parcel
 from faithscope.runs.parcel import Parcel, Unpacked
 from faithscope.runs.plan import Plan
-from faithscope.runs.run import Run
+from faithscope.runs.run import Run, undefined_score
 from faithscope.runs.scheduler import (
     Forecast,
     Report,
@@ -430,13 +430,18 @@ class Prepared:
 
     def _check_strict(self, run: Run) -> None:
         """Refuse what was left out before, when nobody had asked for everything."""
+        if not self.request.strict:
+            return
         data = run.manifest.data
         left = [item.name for item in data.skipped] + [item.sample for item in data.failed]
-        if self.request.strict and left:
+        if left:
             raise FaithscopeError(
                 f"'{left[0]}' was left out of the run, which strict forbids: leave strict out, or "
                 "fix it and choose another folder."
             )
+        undefined = undefined_score(run.scores)
+        if undefined:
+            raise FaithscopeError(f"{undefined}, so it would be left out, which strict forbids.")
 
     def _check_finished(self, run: Run) -> None:
         """A finished run must be the one that was asked for, of the same data."""

@@ -56,6 +56,16 @@ def shortened(text: str, most: int = LONGEST) -> str:
     return f"{text[: most - 3 - tail]} … {text[-tail:]}"
 
 
+def check_encodable(what: str, name: str) -> None:
+    """Refuse a name that cannot be written to a file."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise FaithscopeError(
+            f"{what} {shown(name)} holds a character that cannot be written: rename it."
+        ) from None
+
+
 def shown(value: object) -> str:
     """A value as a message shows it: its `repr`, cut where it is long or deep.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, check_encodable
 from faithscope.metrics import MetricLike
 from faithscope.probes import probe_of
 from faithscope.registry import listed
@@ -217,6 +217,7 @@ def named_objects(items: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
             names.append(item)
             continue
         name = _label(item) or type(item).__name__
+        check_encodable("The name", name)
         if name in objects or name in named:  # whoever resolves it says that they share a name
             name = f"{name}#{len(objects)}"
         names.append(name)

@@ -268,8 +268,8 @@ def _by_field(kind: type[Request], content: Mapping[str, Any]) -> dict[str, Any]
             continue
         if key in known and known[key] in by_hand:
             raise FaithscopeError(
-                f"A study may not give '{key}': if you trust what it names, type "
-                f"--{key.replace('_', '-')} on the command line."
+                f"A study may not give '{key}': type --{key.replace('_', '-')} on the command "
+                "line, if that is what you want."
             )
         if key not in known:
             raise unknown("key of a study", str(key), ["kind", "name", *python_names(kind)])
@@ -328,6 +328,8 @@ def prepare_cells(
     study: Study, out: str | Path | None = None, device: str = "auto"
 ) -> Iterator[tuple[str, Prepared]]:
     """Check and plan the runs one after the other; a model is loaded once."""
+    if not isinstance(study, Study):
+        raise FaithscopeError(f"A study is what fs.load_study gives, got {shown(study)}.")
     loaded: tuple[Any, Model] | None = None
     for label, request in study.cells.items():
         changes = {} if out is None else {"out": str(as_path(out, "out") / label)}

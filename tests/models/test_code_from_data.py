@@ -235,3 +235,48 @@ def test_odd_sizes_are_refused(size: str):
     for name in ("timm:vit_tiny_patch16_224(img_size=…)", "torchvision:vit_b_16(image_size=…)"):
         with pytest.raises(fs.FaithscopeError):
             fs.load_model(name.replace("…", size), pretrained=False)
+
+
+@pytest.mark.parametrize("key", ["model_args", "backbone_kwargs"])
+def test_a_configuration_cannot_pass_options_on_to_timm(tmp_path: Path, marker: Path, key: str):
+    file = tmp_path / "evil.pth"
+    file.write_bytes(pickle.dumps(Touch(marker)))
+    options = {"img_size": 32, "depth": 1, "checkpoint_path": str(file)}
+    config = {"model_type": "timm_wrapper", "architecture": "vit_tiny_patch16_224", key: options}
+    config["num_classes"] = 3
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with refused("checkpoint_path"):
+        fs.load_model(f"hf:{tmp_path}", pretrained=False)
+    assert not marker.exists()
+
+
+def test_a_timm_model_of_hugging_face_is_loaded(tmp_path: Path):
+    import timm
+    from transformers import TimmWrapperConfig, TimmWrapperForImageClassification
+
+    held = {"input_size": [3, 32, 32], "mean": [0.4] * 3, "std": [0.3] * 3, "crop_pct": 1.0}
+    arguments = {"img_size": 32, "depth": 1}
+    config = TimmWrapperConfig(
+        architecture="vit_tiny_patch16_224", num_labels=4, model_args=arguments, pretrained_cfg=held
+    )
+    TimmWrapperForImageClassification(config).save_pretrained(tmp_path)
+    model = fs.load_model(f"hf:{tmp_path}")
+    assert timm.__version__ and (model.input_size, model.mean) == ((32, 32), (0.4,) * 3)
+    assert model.logits(torch.zeros(1, 3, 32, 32)).shape == (1, 4)
+
+
+@pytest.mark.parametrize("changes", [{"size": None}, {"size": 5}, {"size": "x"}, {"image_mean": 3}])
+def test_odd_processors_are_refused_or_read(tmp_path: Path, changes: dict[str, object]):
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
+
+    config = ViTConfig(
+        image_size=16, patch_size=4, num_hidden_layers=1, hidden_size=8, num_attention_heads=2
+    )
+    ViTForImageClassification(config).save_pretrained(tmp_path)
+    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    try:
+        fs.load_model(f"hf:{tmp_path}")
+    except fs.FaithscopeError as error:
+        assert "could not be loaded" in str(error) or "mean and std" in str(error)

@@ -6,6 +6,7 @@ command, so that help answers at once.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -84,6 +85,12 @@ class Commands(TyperGroup):
         except (FaithscopeError, NoPath) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(ERROR) from None
+        except OSError as error:
+            if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO):
+                raise
+            with suppress(OSError):
+                typer.echo(f"error: The output cannot be written ({error.strerror}).", err=True)
+            raise typer.Exit(ERROR) from None
         except MemoryError:
             typer.echo("error: Memory ran out: ask for less, or free some.", err=True)
             raise typer.Exit(ERROR) from None
@@ -112,6 +119,9 @@ def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
 
 def main() -> None:
     """Run the command line."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before we began
+            setattr(sys, name, open(os.devnull, "w"))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without ↑ shows ?, not a traceback

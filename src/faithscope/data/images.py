@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, unknown
@@ -305,6 +306,22 @@ class LoaderImages:
             raise
         except Exception as error:
             raise loader_failed(error, f" after {count} item{'s' * (count != 1)}") from error
+        expected = _length(self.loader)
+        if count < expected:  # torch takes a StopIteration of a data set for the end
+            raise FaithscopeError(
+                f"The loader ended after {count} of its {expected} items: mend it, and run the "
+                "same again."
+            )
+
+
+def _length(loader: Any) -> int:
+    """How many batches a loader of torch has; 0 of one that cannot know, or of any other."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return 0
+    try:
+        return len(loader)
+    except Exception:  # of somebody's data set
+        return 0
 
 
 @contextmanager

@@ -51,8 +51,8 @@ SIZES = ("size", "dim", "depth", "heads", "layers", "chans", "channels", "labels
 FLAGS = ("dynamic_img_size", "strict_img_size", "ignore_mismatched_sizes")
 MOST, MOST_LAYERS, MOST_WORDS = 100_000, 1000, 2**31
 """The largest size, number of layers and vocabulary that are tried."""
-ATTENTION = ("eager", "sdpa", "flash_attention_2")
-"""Anything else is code that would be fetched."""
+ATTENTION = ("eager", "sdpa")
+"""What comes with torch; anything else may be code that is fetched."""
 
 
 def check_safe(source: str, name: str, options: Mapping[str, Any]) -> None:
@@ -86,11 +86,18 @@ def check_config(name: str, config: Any) -> None:
         if isinstance(value, int):
             _check_size(f"'{name}'", option, value)
     attention = getattr(config, "_attn_implementation", None)
-    if isinstance(attention, str) and ("/" in attention or ":" in attention):
+    if isinstance(attention, str) and attention not in ATTENTION:
         raise FaithscopeError(
-            f"The configuration of '{name}' asks for code to be fetched (attention "
-            f"{shown(attention)}): take that out of its config.json."
+            f"The configuration of '{name}' asks for attention {shown(attention)}, code that may "
+            "be fetched: take that out of its config.json."
         )
+    for passed_on in ("model_args", "backbone_kwargs"):  # to timm, as they are
+        held = getattr(config, passed_on, None)
+        if held is not None and not isinstance(held, Mapping):
+            raise FaithscopeError(
+                f"'{passed_on}' in the configuration of '{name}' must be options."
+            )
+        check_safe("timm", name, held or {})
 
 
 def check_memory(name: str, shell: nn.Module) -> None:

@@ -296,18 +296,25 @@ def _hugging_face(
         pixels: Tensor = processor(images=image, return_tensors="pt")["pixel_values"][0]
         return pixels
 
-    size = getattr(processor, "crop_size", None) or processor.size
     config: Any = module.config
-    labels = config.id2label
-    return wrap(
-        module,
-        name=f"hf:{name}",
-        input_size=(size["height"], size["width"]) if "height" in size else None,
-        mean=processor.image_mean if processor.do_normalize else None,
-        std=processor.image_std if processor.do_normalize else None,
-        transform=transform,
-        classes=[labels[index] for index in sorted(labels)],
-    )
+    looks = _fetch(f"hf:{name}", lambda: _looks(processor))
+    labels = _fetch(f"hf:{name}", lambda: [config.id2label[i] for i in sorted(config.id2label)])
+    return wrap(module, name=f"hf:{name}", transform=transform, classes=labels, **looks)
+
+
+def _looks(processor: Any) -> dict[str, Any]:
+    """Size and normalisation of the images that an image processor makes."""
+    if hasattr(processor, "data_config"):  # of a timm model
+        held = processor.data_config
+        size = tuple(held["input_size"][1:])
+        return {"input_size": size, "mean": held["mean"], "std": held["std"]}
+    sides = getattr(processor, "crop_size", None) or getattr(processor, "size", None) or {}
+    normal = bool(getattr(processor, "do_normalize", False))
+    return {
+        "input_size": (sides["height"], sides["width"]) if "height" in sides else None,
+        "mean": processor.image_mean if normal else None,
+        "std": processor.image_std if normal else None,
+    }
 
 
 def _torchvision(

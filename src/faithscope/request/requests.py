@@ -68,6 +68,7 @@ class Request(BaseModel):
             metavar="DIR",
             role="running",
             is_path=True,
+            by_hand=True,
         ),
     ] = None
     strict: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -39,7 +40,13 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a file into place in one step: whoever looks sees the old one or the new one."""
+    """Put a file into place in one step: whoever looks sees the old one or the new one.
+
+    What a link points to is replaced, not the link; a device or a pipe is no file.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise FileExistsError(errno.EEXIST, "it is a device or a pipe", str(path))
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
         write_file(temporary, content)

@@ -19,7 +19,7 @@ from faithscope.runs.cards import (
     Typed,
 )
 from faithscope.runs.files import as_json
-from faithscope.runs.plan import FORMAT, Plan, check_format
+from faithscope.runs.plan import FORMAT, Plan, check_format, check_kept
 
 
 def _moment(text: str) -> str:
@@ -80,4 +80,5 @@ class Manifest(Typed):
     def read(content: dict[str, Any]) -> Manifest:
         """What `content` gave; a ValueError if it is no manifest of this version."""
         check_format(content)
+        check_kept(content.get("plan"))
         return Manifest.model_validate_json(as_json(content))

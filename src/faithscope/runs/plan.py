@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from faithscope.errors import FaithscopeError
-from faithscope.request import Perturb, Retrain, options
+from faithscope.request import KINDS, Perturb, Retrain, options
 from faithscope.runs.cards import Left, MethodCard, MetricCard, Named, Recipe, Typed, Whole
 from faithscope.runs.files import as_json, canonical, digest
 
@@ -96,11 +96,22 @@ class Plan(Typed):
     def read(content: dict[str, Any]) -> Plan:
         """What `content` gave; a ValueError if it is no plan of this version."""
         check_format(content)
+        check_kept(content)
         return Plan.model_validate_json(as_json(content))
 
     def card(self, label: str) -> MethodCard:
         """The card of a method."""
         return next(card for card in self.methods if card.label == label)
+
+
+def check_kept(plan: Any) -> None:
+    """Refuse options that are a matter of running alone, which no plan holds, with a ValueError."""
+    held = plan.get("request") if isinstance(plan, dict) else None
+    request: dict[str, Any] = held if isinstance(held, dict) else {}
+    kind = KINDS.get(str(request.get("kind")))
+    for name, option in options(kind).items() if kind is not None else ():
+        if option.role == "running" and name in request:
+            raise ValueError(f"its request holds '{name}', which is not kept")
 
 
 def check_format(content: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.runs.checks import check_tables
@@ -51,6 +52,17 @@ class Run:
     examples = _table("examples", "A few texts, level by level.")
 
 
+def undefined_score(scores: pa.Table) -> str:
+    """Which score is missing, the first of them, in words; "" if all are there."""
+    places = pc.indices_nonzero(pc.is_nan(scores["value"]))
+    if not len(places):
+        return ""
+    row = scores.slice(places[0].as_py(), 1).to_pylist()[0]
+    of = f"'{row['sample']}'" if row["sample"] is not None else f"seed {row['training']}"
+    why = f" ({row['flag']})" if row["flag"] else ""
+    return f"{row['metric']} of '{row['method']}' is not defined for {of}{why}"
+
+
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a finished run."""
     try:
@@ -88,6 +100,8 @@ def load_run(folder: str | Path) -> Run:
             content = read_checked(root / f"{name}.parquet", expected)
             tables[name] = read_parquet(content, SCHEMAS[name])
         check_tables(manifest.plan, tables)
+        if "samples" in tables and tables["samples"].num_rows != manifest.data.samples:
+            raise ValueError("there are not as many samples as it says")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise FaithscopeError(
             f"'{folder}' is not a whole faithscope run ({reason(error)}): give a folder that "

@@ -298,7 +298,7 @@ def test_a_metric_that_fails_is_named(images: Tensor):
     with refused("The metric 'broken' failed", "LookupError"):
         fs.evaluate(toy(16, 16).float(), images, "gradient", broken)
     for made in (None, "text", torch.zeros(2), torch.zeros(3, dtype=torch.complex64)):
-        with refused("The metric 'odd'"):
+        with refused("metric 'odd'"):
             fs.evaluate(toy(16, 16).float(), images, "gradient", odd_metric(made))
 
 
@@ -307,3 +307,61 @@ def odd_metric(made: object) -> Callable[..., object]:
         return made
 
     return odd
+
+
+# What strict forbids
+
+
+def test_strict_refuses_a_map_or_an_answer_without_a_number(images: Tensor, tmp_path: Path):
+    maps = {"mine": randn(6, 16, 16)}
+    maps["mine"][BAD, 3, 3] = torch.nan
+    asked = {"methods": (), "maps": maps, "metrics": "saco", "random_draws": 0}
+    with refused("saco of 'mine' is not defined for '2' (nan_map)", "strict"):
+        fs.evaluate(toy(16, 16).float(), images, **asked, strict=True)
+    with refused("nan_response", "strict"):
+        fs.evaluate(Silent(), images, "random", "saco", strict=True)
+    fs.evaluate(toy(16, 16).float(), images, **asked, out=tmp_path / "run")
+    with refused("nan_map", "strict"):
+        fs.evaluate(toy(16, 16).float(), images, **asked, out=tmp_path / "run", strict=True)
+
+
+def test_strict_is_content_where_nothing_is_left_out(images: Tensor):
+    model = toy(16, 16).float()
+    strict = fs.evaluate(model, images, "gradient", strict=True)
+    assert strict.scores.equals(fs.evaluate(model, images, "gradient").scores)
+
+
+def test_a_loader_that_ends_too_early_is_noticed(images: Tensor):
+    class Short(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, place: int) -> Tensor:
+            if place == 2:
+                raise StopIteration
+            return images[place]
+
+    loader = torch.utils.data.DataLoader(Short(), batch_size=2)
+    with refused("ended after 1 of its 3 items"):
+        fs.evaluate(toy(16, 16).float(), loader, "gradient", "saco")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "k"), [("saco", [5, 5]), (["saco(k=5)", "saco"], [5, 6]), ("saco", "5,5")]
+)
+def test_a_k_given_twice_is_refused(images: Tensor, metrics: object, k: object):
+    with pytest.raises(fs.FaithscopeError):
+        fs.evaluate(toy(16, 16).float(), images, "gradient", metrics, k=k)
+
+
+def test_names_that_cannot_be_written_are_refused(images: Tensor):
+    model = toy(16, 16).float()
+    with refused("cannot be written"):
+        fs.evaluate(model, images, maps={"a\ud800": randn(6, 16, 16)})
+
+    def odd(module: nn.Module, given: Tensor, target: Tensor) -> Tensor:
+        return given.sum(1)
+
+    odd.__name__ = "a\ud800"
+    with refused("cannot be written"):
+        fs.evaluate(model, images, odd)

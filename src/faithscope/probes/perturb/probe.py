@@ -26,7 +26,7 @@ from faithscope.data import (
     in_random_order,
     load_data,
 )
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, check_encodable
 from faithscope.methods import METHODS, Method, resolve_methods
 from faithscope.metrics import Metric, SaCo, resolve_metrics
 from faithscope.models import Model, as_model, load_model, undisturbed
@@ -253,6 +253,10 @@ def chosen_metrics(request: Perturb, given: Given) -> list[Metric]:
             spread += [replace(metric, k=k) for k in request.k]
         else:
             spread.append(metric)
+    labels = [metric.label for metric in spread]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise FaithscopeError(f"'{label}' is asked for twice: give every k once.")
     return spread
 
 
@@ -540,6 +544,8 @@ def _fingerprint(samples: pa.Table) -> str:
 
 def _given_maps(maps: Mapping[str, Any], count: int) -> dict[str, Tensor]:
     given = {str(name): _as_maps(name, values) for name, values in maps.items()}
+    for name in given:
+        check_encodable("The name of maps", name)
     if "" in given:
         raise FaithscopeError("The maps '' have no name: give one, maps={'mine': …}.")
     for name, values in given.items():

@@ -31,6 +31,7 @@ from faithscope.probes.perturb.rows import (
     skipped_table,
 )
 from faithscope.runs.machine import task_row
+from faithscope.runs.run import undefined_score
 from faithscope.runs.tables import table_of_rows
 from faithscope.runs.task import Context, Loaded, Tables, Task
 
@@ -132,6 +133,11 @@ class PerturbWorker:
             tables |= join_shards(
                 [shard_tables(self.setup, self.data.name, held) for held in answers]
             )
+            undefined = undefined_score(tables["scores"]) if self.setup.request.strict else ""
+            if undefined:
+                raise FaithscopeError(
+                    f"{undefined}, so it would be left out, which strict forbids."
+                )
         now = time.perf_counter()
         taken, self._until = now - max(computed.began, self._until), now
         spent = [held.spent for held in answers]
