@@ -10,12 +10,12 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n 's/^# make/make/p' Makefile
 	@echo "also:       setup  test-slow  check  bench  docs  clean"
 
 setup: $(VENV)/.ready
 
-# PIP_FIND_LINKS is emptied so that torch and torchvision come from one place and fit together.
+#  PIP_FIND_LINKS is emptied so that torch and torchvision come from one place and fit together.
 $(VENV)/.ready: pyproject.toml
 ifdef UV
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)

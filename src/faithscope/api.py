@@ -216,7 +216,7 @@ def evaluate(
         device: where a model by name runs; "auto" is a GPU if there is one.
         out: a folder to keep the run in: the same call resumes it if it was stopped.
         strict: stop with an error where something would be left out: an image that cannot be read,
-            or that the model or a method fails on.
+            or that the model or a method fails on, or a score that is not defined.
         trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
         progress: called with where the run is, for a progress bar.
     """
@@ -270,7 +270,7 @@ def roar(
         keep_weights: keep the weights of every model, not only of those that are explained.
         keep_every: seconds between the states of a training that are kept; 0 keeps every epoch.
         strict: stop with an error where something would be left out: a measure that the model
-            cannot give.
+            cannot give, or a score that is not defined.
         trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
         progress: called with where the run is, for a progress bar.
     """
