@@ -30,7 +30,7 @@ demo: setup
 	$(BIN)/faithscope demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
