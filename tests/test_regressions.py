@@ -71,7 +71,7 @@ def test_a_model_with_one_output_is_refused():
 
 @pytest.mark.parametrize("wrong", [lambda r: r.p.mean(), lambda r: r.p], ids=["scalar", "curve"])
 def test_a_metric_must_give_one_number_per_curve(vit, wrong):
-    with refused("returned", "one real number each"):
+    with refused("returned a score of shape", "one number each"):
         scored(vit, images(), ["gradient"], metrics=[wrong])
 
 
@@ -448,5 +448,5 @@ def test_a_damaged_result_is_not_packed(vit, tmp_path):
 
 
 def test_the_folder_of_a_run_has_a_name(vit):
-    with refused("out must be a path, got ''"):
+    with refused("out is empty"):
         scored(vit, images(), "gradient", out="")

@@ -272,7 +272,8 @@ def _by_field(kind: type[Request], content: Mapping[str, Any]) -> dict[str, Any]
                 "line, if that is what you want."
             )
         if key not in known:
-            raise unknown("key of a study", str(key), ["kind", "name", *python_names(kind)])
+            valid = [name for name, field in python_names(kind).items() if field not in by_hand]
+            raise unknown("key of a study", str(key), ["kind", "name", *valid])
         name = known[key]
         if name in values:
             raise FaithscopeError(

@@ -190,11 +190,11 @@ def test_a_changed_model_is_noticed(texts, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("request_", "complaint"),
     [
-        (["--measures", ""], "No measures given: choose at least one"),
+        (["--measures", ""], "Unknown measure ''"),
         (["--model", "hf:"], "A text model is named 'hf:ID or folder'"),
         (["--strategy", "count", "--levels", "3000000000"], "give at most 10,000 tokens"),
-        (["--learning-rate", "inf"], "learning_rate must be a number above 0, got inf"),
-        (["--learning-rate", "nan"], "learning_rate must be a number above 0, got nan"),
+        (["--learning-rate", "inf"], "--learning-rate must be a number above 0, got inf"),
+        (["--learning-rate", "nan"], "--learning-rate must be a number above 0, got nan"),
         (["--recursive", "--procedures", "roar"], "--recursive and --procedures mean the same"),
         (["--device", "gpu"], "The device 'gpu' is not available here"),
         (["--data", "babbi:x"], "Unknown text source 'babbi': did you mean 'babi'?"),

@@ -437,8 +437,8 @@ def test_only_a_new_or_empty_folder_is_unpacked_into(few, tmp_path, monkeypatch)
         with refused("exists already"):
             unpack_run(few, tmp_path / name)
     assert (tmp_path / "full" / "file").read_text() == "mine"
-    for name in ("full/file/run", "x" * 300):
-        with refused("cannot be written to"):
+    for name, words in (("full/file/run", "cannot be written to"), ("x" * 300, "is too long")):
+        with refused(words):
             unpack_run(few, tmp_path / name)
     with refused("no parcel to unpack"):
         unpack_run([], tmp_path / "run")

@@ -74,13 +74,16 @@ class Request(BaseModel):
     strict: Annotated[
         bool,
         Option(
-            "Stop with an error where something would be left out.", TRUE_OR_FALSE, role="running"
+            "Stop with an error where something would be left out: images that cannot be read, "
+            "failures, undefined scores.",
+            TRUE_OR_FALSE,
+            role="running",
         ),
     ] = False
     trust_remote_code: Annotated[
         bool,
         Option(
-            "Run the Python files that come with a model of Hugging Face.",
+            "Run the Python files that come with a model of Hugging Face, if you trust its author.",
             TRUE_OR_FALSE,
             role="running",
             by_hand=True,

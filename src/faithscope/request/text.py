@@ -21,7 +21,7 @@ def read_texts(kind: type[Request], texts: Mapping[str, Any]) -> dict[str, Any]:
 def _read(annotation: Any, text: str) -> Any:
     if takes(annotation, tuple):
         numbers = takes(annotation, int)
-        parts = tuple(_word(part, annotation) for part in split_specs(text))
+        parts = tuple(_word(part, annotation) for part in split_specs(text) or [""])
         single = numbers and "," not in text
         return parts[0] if single and len(parts) == 1 else parts
     return _word(text, annotation)

@@ -218,6 +218,7 @@ class Doubt(Typed):
 
     kind: Literal[
         "failed",
+        "undefined",
         "few_seeds",
         "diverged",
         "unlearned",

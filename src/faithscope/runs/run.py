@@ -104,8 +104,8 @@ def load_run(folder: str | Path) -> Run:
             raise ValueError("there are not as many samples as it says")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise FaithscopeError(
-            f"'{folder}' is not a whole faithscope run ({reason(error)}): give a folder that "
-            "result.save, `faithscope evaluate --out` or `faithscope roar --out` wrote.",
+            f"'{folder}' is not a whole faithscope run ({reason(error)}): run the command that "
+            "made it again, or give the folder of another run.",
             reason=reason(error),
         ) from None
     return Run(manifest, tables)

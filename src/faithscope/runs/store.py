@@ -296,6 +296,9 @@ class Store:
                     "command with the copy."
                 ) from None
             self._damaged(f"The result in '{self.root}'", error.reason)
+            if not self.looks_on:  # until it is made again, it is not finished
+                with self._writing():
+                    (self.root / "manifest.json").unlink(missing_ok=True)
             return None
 
     def finish(self, run: Run, *, keeps_tasks: bool) -> Run:

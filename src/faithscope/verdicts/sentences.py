@@ -51,7 +51,7 @@ def headline(found: Findings) -> str:
         for_ = (
             "a verdict needs"
             if procedure
-            else f"{counted(comparisons, 'comparison')} with random need"
+            else f"{counted(comparisons, 'comparison')} with random need{'s' * (comparisons == 1)}"
         )
         return f"{count} {are} too few for a verdict: {for_} at least {needed}." + leader(
             found, procedure
@@ -63,7 +63,10 @@ def headline(found: Findings) -> str:
     first, *others = kinds_in_words(kinds, metrics)
     joint = " from random on " if "difference" in first else " than random on "
     said = ", ".join([first.replace(" on ", joint, 1), *others])
-    return f"{by}{counted(len(tested), 'method')} on {count}: {said}." + leader(found, procedure)
+    rest = [method for method in _by_method(compared) if method not in tested]
+    few = f" Too few scores for a verdict: {', '.join(rest)}." if rest else ""
+    summary = f"{by}{counted(len(tested), 'method')} on {count}: {said}.{few}"
+    return summary + leader(found, procedure)
 
 
 def deciding(found: Findings) -> list[str]:
@@ -363,13 +366,24 @@ def _failed(found: Findings, doubt: Doubt) -> str:
     more = f" and {left:,} more" if left > 0 else ""
     return (
         f"The model or a method failed on {doubt.count:,} of {counted(doubt.total or 0, 'image')} "
-        f"({', '.join(doubt.names)}{more}): these have no score there, and are left out of means "
-        "and tests pair by pair."
+        f"({', '.join(doubt.names)}{more}), which have no score there: means and tests leave them "
+        "out, pair by pair."
+    )
+
+
+def _undefined(found: Findings, doubt: Doubt) -> str:
+    left = (doubt.count or 0) - len(doubt.names)
+    more = f" and {left:,} more" if left > 0 else ""
+    return (
+        f"Some score of {doubt.count:,} of {counted(doubt.total or 0, 'image')} "
+        f"({', '.join(doubt.names)}{more}) is not defined, because a map or an answer of the model "
+        "holds NaN: means and tests leave them out, pair by pair."
     )
 
 
 _DOUBTS = {
     "failed": _failed,
+    "undefined": _undefined,
     "few_seeds": _few_seeds,
     "diverged": _diverged,
     "unlearned": _unlearned,

@@ -84,7 +84,7 @@ def test_a_model_that_raises_on_one_image_costs_that_image(images: Tensor, error
     (named,) = result.manifest.data.failed
     assert (named.sample, named.method) == (str(BAD), "")
     assert "the model raised" in named.why and "no faces here" in named.why
-    assert "failed on 1 of 6 images (2)" in result.warnings()[0]
+    assert "failed on 1 of 6 images (2: the model)" in result.warnings()[0]
     sample = result.samples.to_pylist()[BAD]
     assert sample["predicted"] == -2 and np.isnan(sample["log_p0"])
     others = np.array(expected.samples["predicted"])[[0, 1, 3, 4, 5]]
@@ -280,6 +280,7 @@ def test_a_model_that_answers_nan_predicts_no_class(images: Tensor):
     hits = np.array(result.samples["predicted"]) == 0
     assert result.manifest.data.accuracy == pytest.approx(hits.mean())
     assert all("nan_response" in row["flag"] for row in rows(result, BAD))
+    assert "1 of 6 images (2) is not defined" in result.warnings()[0]
     every = fs.evaluate(Never(), images, "gradient", "saco", labels=labels)
     assert every.manifest.data.accuracy == 0.0
 

@@ -47,8 +47,9 @@ def said(error: Exception) -> str:
     >>> said(ValueError("no faces here"))
     'ValueError: no faces here'
     """
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {shortened(first, 200)}".rstrip(": ")
+    first, *others = str(error).strip().splitlines() or [""]
+    more = " …" if others else ""
+    return f"{type(error).__name__}: {shortened(first, 200)}{more}".rstrip(": ")
 
 
 def refuse_fatal(error: Exception) -> None:
@@ -95,8 +96,8 @@ def refuse_skipped(skipped: Sequence[Skipped]) -> None:
     """What `strict` asks for: the first sample that cannot be read as an error."""
     if skipped:
         raise FaithscopeError(
-            f"The sample '{skipped[0].sample}' would be left out, which strict forbids: "
-            f"{skipped[0].reason}."
+            f"The image '{skipped[0].sample}' would be left out ({skipped[0].reason}), which "
+            "strict forbids: mend or remove it, or leave strict out."
         )
 
 
@@ -106,8 +107,8 @@ def refuse_failures(failures: Sequence[Failure]) -> None:
         first = failures[0]
         method = f" of '{first.method}'" if first.method else ""
         raise FaithscopeError(
-            f"The sample '{first.sample}'{method} would be left out, which strict forbids: "
-            f"{first.why}."
+            f"The image '{first.sample}'{method} would be left out ({first.why}), which strict "
+            "forbids: fix that, or leave strict out."
         ) from first.error
 
 

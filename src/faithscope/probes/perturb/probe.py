@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -217,7 +218,7 @@ class PerturbProbe:
             machine=this_machine(joined_names(row["machine"] for row in tasks)),
             versions=joined_versions(row["versions"] for row in tasks),
             stopping=None if rule is None else rule.summary(),
-            doubts=_doubts(failed, samples.num_rows),
+            doubts=_doubts(failed, tables["scores"], samples.num_rows),
             inputs=answers.inputs,
         )
         return Run(manifest, tables)
@@ -411,10 +412,9 @@ def _cut(batch: Batch, size: int) -> Iterator[Batch]:
 def _nothing_usable(skipped: Sequence[Skipped]) -> FaithscopeError:
     if not skipped:
         return FaithscopeError("There are no images: give at least one.")
-    return FaithscopeError(
-        f"None of the {len(skipped)} images could be used; the first, '{skipped[0].sample}': "
-        f"{skipped[0].reason}."
-    )
+    count = "The only image" if len(skipped) == 1 else f"None of the {len(skipped)} images"
+    could = "cannot be used" if len(skipped) == 1 else "can be used; the first"
+    return FaithscopeError(f"{count} {could}, '{skipped[0].sample}': {skipped[0].reason}.")
 
 
 def _tasks(data: ImageData, shard: int, per_image: int) -> Tasks:
@@ -526,11 +526,18 @@ def _cost(tasks: Sequence[Mapping[str, Any]], deviation: float | None) -> Cost:
     )
 
 
-def _doubts(failed: Sequence[Failed], samples: int) -> tuple[Doubt, ...]:
-    names = tuple(dict.fromkeys(failure.sample for failure in failed))
-    if not names:
-        return ()
-    return (Doubt(kind="failed", names=names[:3], count=len(names), total=samples),)
+def _doubts(failed: Sequence[Failed], scores: pa.Table, samples: int) -> tuple[Doubt, ...]:
+    """What has no score: images on which something failed, and those with NaN."""
+    named = {item.sample: f"{item.sample}: {item.method or 'the model'}" for item in failed}
+    missing = scores.filter(pc.is_nan(scores["value"])).select(["sample", "flag"]).to_pylist()
+    undefined = dict.fromkeys(row["sample"] for row in missing if "failed" not in row["flag"])
+    doubts = []
+    for kind, names in (("failed", list(named.values())), ("undefined", list(undefined))):
+        if names:
+            doubts.append(
+                Doubt(kind=kind, names=tuple(names[:3]), count=len(names), total=samples)  # type: ignore[arg-type]
+            )
+    return tuple(doubts)
 
 
 def _fingerprint(samples: pa.Table) -> str:

@@ -168,12 +168,14 @@ class RetrainProbe:
             weights=getattr(worker.learner, "weights", None),
             recipe=plan.recipe,
         )
+        check_collected(plan, tables)
         return assemble(plan, tables, data, model, worker.metrics)
 
     def join(self, plan: Plan, runs: Sequence[Run]) -> Run:
         """Finished runs of other seeds as one, by a plan of all their seeds."""
         tables = {name: join_tables(name, [run.get_table(name) for run in runs]) for name in TABLES}
         first = runs[0].manifest
+        check_collected(plan, tables)
         return assemble(plan, tables, first.data, first.model)
 
     def rescore(self, run: Run, changes: dict[str, Any], given: Given) -> Run:
@@ -236,7 +238,6 @@ def assemble(
 ) -> Run:
     """A run from the rows of its tasks: scores, doubts and manifest."""
     assert isinstance(plan.request, Retrain) and data.texts is not None
-    check_collected(plan, tables)
     tables = {name: _in_order(plan, name, table) for name, table in tables.items()}
     trainings = Trainings(plan, data.texts, tables["trainings"])
     first = trainings.seeds[0]
