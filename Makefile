@@ -35,7 +35,7 @@ test: setup
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
-FUZZ ?= 50
+FUZZ ?= 20
 fuzz: setup
 	FAITHSCOPE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/fuzz
 

@@ -296,7 +296,7 @@ def test_images_with_nan_are_left_out_of_a_run_and_refused_elsewhere(module, bad
     assert (skipped.name, skipped.why) == ("1", "it holds NaN or infinite values")
     with refused("NaN or infinite"):
         fs.explain(module, images, "gradient")
-    with refused("None of the 1 images", "'0'", "NaN or infinite"):
+    with refused("The only image cannot be used", "'0'", "NaN or infinite"):
         fs.evaluate(module, images[1:], "gradient", "saco")
 
 

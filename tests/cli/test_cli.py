@@ -264,7 +264,7 @@ class TestEvaluate:
     @pytest.mark.parametrize(
         ("request_", "complaint"),
         [
-            (["--metrics", ","], "No metrics given"),
+            (["--metrics", ","], "Unknown metric ''"),
             (["--k", "300", "--metrics", "saco"], "k = 300 groups cannot be made of 256 units"),
             (["--device", "gpu"], "The device 'gpu' is not available here"),
             (["--maps", "mine.npy"], "NAME=FILE.npy"),
