@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import ValidationError
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.runs.checks import check_tables
@@ -91,7 +92,7 @@ def load_run(folder: str | Path) -> Run:
     """Read a finished run; every file must be what was written."""
     root = Path(folder)
     try:
-        manifest = Manifest.read(_unsealed(root / "manifest.json"))
+        manifest = _read_manifest(root / "manifest.json")
         tables = {}
         for file, expected in manifest.files.items():
             name = file.removesuffix(".parquet")
@@ -109,6 +110,14 @@ def load_run(folder: str | Path) -> Run:
             reason=reason(error),
         ) from None
     return Run(manifest, tables)
+
+
+def _read_manifest(file: Path) -> Manifest:
+    held = _unsealed(file)
+    try:
+        return Manifest.read(held)
+    except ValidationError as error:
+        raise ValueError(f"{file.name}: {reason(error)}") from None
 
 
 def _unsealed(file: Path) -> dict[str, Any]:
