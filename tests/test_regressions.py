@@ -1,4 +1,4 @@
-"""What a reviewer once broke must stay mended: each test is one way it lied or crashed."""
+"""What a reviewer once broke must stay fixed: each test is one way it lied or crashed."""
 
 from __future__ import annotations
 

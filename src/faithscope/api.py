@@ -22,14 +22,13 @@ from torch import Tensor, nn
 from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
 from faithscope.data.images import loaders_named
 from faithscope.data.text import TextData
-from faithscope.errors import FaithscopeError, shown
+from faithscope.errors import FaithscopeError, said, shown
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_patches, to_pixels
 from faithscope.probes import probe_of
-from faithscope.probes.perturb.failures import said
 from faithscope.probes.probe import Planned, Probe
 from faithscope.registry import as_list, listed
 from faithscope.request import Given, Perturb, Request, Retrain, as_path, check_request
@@ -37,7 +36,7 @@ from faithscope.result import Result, as_result, load_result, named_objects
 from faithscope.runs import parcel
 from faithscope.runs.parcel import Parcel, Unpacked
 from faithscope.runs.plan import Plan
-from faithscope.runs.run import Run, undefined_score
+from faithscope.runs.run import Run, check_defined
 from faithscope.runs.scheduler import (
     Forecast,
     Report,
@@ -439,9 +438,7 @@ class Prepared:
                 f"'{left[0]}' was left out of the run, which strict forbids: leave strict out, or "
                 "fix it and choose another folder."
             )
-        undefined = undefined_score(run.scores)
-        if undefined:
-            raise FaithscopeError(f"{undefined}, so it would be left out, which strict forbids.")
+        check_defined(run.scores)
 
     def _check_finished(self, run: Run) -> None:
         """A finished run must be the one that was asked for, of the same data."""

@@ -66,6 +66,17 @@ def check_encodable(what: str, name: str) -> None:
         ) from None
 
 
+def said(error: Exception) -> str:
+    """An error of somebody's code in one line.
+
+    >>> said(ValueError("no faces here"))
+    'ValueError: no faces here'
+    """
+    first, *others = str(error).strip().splitlines() or [""]
+    more = " …" if others else ""
+    return f"{type(error).__name__}: {shortened(first, 200)}{more}".rstrip(": ")
+
+
 def shown(value: object) -> str:
     """A value as a message shows it: its `repr`, cut where it is long or deep.
 

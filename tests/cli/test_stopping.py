@@ -216,7 +216,7 @@ def test_a_run_of_a_study_that_fails_costs_that_run(study, tmp_path, monkeypatch
     (failed,) = [path for path in out.iterdir() if not (path / "manifest.json").exists()]
     assert "failed: Black cannot be done today." in told.stderr
     assert told.stderr.splitlines()[-1] == (
-        f"1 of 3 runs failed ({failed.name}): when that is mended, run the same command to resume"
+        f"1 of 3 runs failed ({failed.name}): fix the cause and run the same command to resume"
     )
     assert "Traceback" not in told.stderr
     run("run", study, "--out", out)

@@ -119,7 +119,7 @@ def run(
     if done.failed:
         some = f"{len(done.failed)} of {len(costs)} runs failed"
         names = ", ".join(done.failed)
-        note(f"{some} ({names}): when that is mended, run the same command to resume")
+        note(f"{some} ({names}): fix the cause and run the same command to resume")
         raise typer.Exit(SOME_FAILED)
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from faithscope.data.tensors import as_tensor
-from faithscope.errors import FaithscopeError, unknown
+from faithscope.errors import FaithscopeError, said, unknown
 from faithscope.models import BUNDLE, Model
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
@@ -309,7 +309,7 @@ class LoaderImages:
         expected = _length(self.loader)
         if count < expected:  # torch takes a StopIteration of a data set for the end
             raise FaithscopeError(
-                f"The loader ended after {count} of its {expected} items: mend it, and run the "
+                f"The loader ended after {count} of its {expected} items: fix it, and run the "
                 "same again."
             )
 
@@ -340,9 +340,8 @@ def loaders_named() -> Iterator[None]:
 
 def loader_failed(error: Exception, when: str = "") -> FaithscopeError:
     """The sentence for a loader that cannot go on."""
-    why = (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")
     return FaithscopeError(
-        f"The loader failed{when} ({type(error).__name__}: {why}): mend it, and run the same again."
+        f"The loader failed{when} ({said(error)}): fix it, and run the same again."
     )
 
 

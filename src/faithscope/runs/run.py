@@ -53,15 +53,18 @@ class Run:
     examples = _table("examples", "A few texts, level by level.")
 
 
-def undefined_score(scores: pa.Table) -> str:
-    """Which score is missing, the first of them, in words; "" if all are there."""
+def check_defined(scores: pa.Table) -> None:
+    """Refuse a score that is not defined, as `strict` asks."""
     places = pc.indices_nonzero(pc.is_nan(scores["value"]))
     if not len(places):
-        return ""
+        return
     row = scores.slice(places[0].as_py(), 1).to_pylist()[0]
     of = f"'{row['sample']}'" if row["sample"] is not None else f"seed {row['training']}"
     why = f" ({row['flag']})" if row["flag"] else ""
-    return f"{row['metric']} of '{row['method']}' is not defined for {of}{why}"
+    raise FaithscopeError(
+        f"{row['metric']} of '{row['method']}' is not defined for {of}{why}, so it would be left "
+        "out, which strict forbids: fix the cause, or leave strict out."
+    )
 
 
 def is_run(folder: Path) -> bool:

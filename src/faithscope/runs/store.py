@@ -396,8 +396,8 @@ def clear_abandoned(place: Path, pattern: str) -> None:
     for folder in place.glob(pattern):
         with suppress(OSError, Timeout):
             about = folder.lstat()
-            is_ours = about.st_uid == getattr(os, "getuid", lambda: about.st_uid)()  # noqa: B023
-            if not is_ours or not stat.S_ISDIR(about.st_mode):
+            is_others = hasattr(os, "getuid") and about.st_uid != os.getuid()
+            if is_others or not stat.S_ISDIR(about.st_mode):
                 continue
             if (folder / SCRATCH).is_file():
                 with FileLock(folder / SCRATCH, timeout=0):
@@ -448,7 +448,7 @@ def unreadable(file: Path, error: OSError) -> FaithscopeError:
     """The sentence for a file that is there and cannot be read: it may be whole, and stays."""
     why = error.strerror or type(error).__name__
     return FaithscopeError(
-        f"'{file}' cannot be read ({why}): mend or remove it, and run the same command again."
+        f"'{file}' cannot be read ({why}): repair or remove it, and run the same command again."
     )
 
 

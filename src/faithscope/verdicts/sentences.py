@@ -264,11 +264,15 @@ def _few_seeds(found: Findings, doubt: Doubt) -> str:
     return f"{count}: fewer than three give no interval and no verdict."
 
 
-def _diverged(found: Findings, doubt: Doubt) -> str:
+def _some_names(doubt: Doubt) -> str:
+    """The names that a doubt gives, and how many more there are."""
     left = (doubt.count or 0) - len(doubt.names)
-    more = f" and {left:,} more" if left > 0 else ""
+    return ", ".join(doubt.names) + (f" and {left:,} more" if left > 0 else "")
+
+
+def _diverged(found: Findings, doubt: Doubt) -> str:
     return (
-        f"{', '.join(doubt.names)}{more} diverged: the cross-entropy on the test split is not "
+        f"{_some_names(doubt)} diverged: the cross-entropy on the test split is not "
         "finite, so their numbers mean nothing; a lower learning rate may help."
     )
 
@@ -362,21 +366,17 @@ def failed_line(failed: Failed) -> str:
 
 
 def _failed(found: Findings, doubt: Doubt) -> str:
-    left = (doubt.count or 0) - len(doubt.names)
-    more = f" and {left:,} more" if left > 0 else ""
     return (
         f"The model or a method failed on {doubt.count:,} of {counted(doubt.total or 0, 'image')} "
-        f"({', '.join(doubt.names)}{more}), which have no score there: means and tests leave them "
+        f"({_some_names(doubt)}), which have no score there: means and tests leave them "
         "out, pair by pair."
     )
 
 
 def _undefined(found: Findings, doubt: Doubt) -> str:
-    left = (doubt.count or 0) - len(doubt.names)
-    more = f" and {left:,} more" if left > 0 else ""
     return (
         f"Some score of {doubt.count:,} of {counted(doubt.total or 0, 'image')} "
-        f"({', '.join(doubt.names)}{more}) is not defined, because a map or an answer of the model "
+        f"({_some_names(doubt)}) is not defined, because a map or an answer of the model "
         "holds NaN: means and tests leave them out, pair by pair."
     )
 

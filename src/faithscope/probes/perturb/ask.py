@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from faithscope.data import Batch
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, said
 from faithscope.methods import Method, explain_images
 from faithscope.metrics import AUTO_K, Metric, auto_k
 from faithscope.models import Model, PassCounter, undisturbed
@@ -27,7 +27,7 @@ from faithscope.perturb import (
     to_patches,
     to_pixels,
 )
-from faithscope.probes.perturb.failures import UNKNOWN, Failure, refuse_fatal, said, warn_of_moods
+from faithscope.probes.perturb.failures import UNKNOWN, Failure, refuse_fatal, warn_of_moods
 from faithscope.probes.perturb.plan import MapPlan, plan_map
 from faithscope.probes.perturb.precision import Forward
 from faithscope.probes.perturb.respond import Advance, Responder, Rows, Subject, check_classes

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from faithscope.data import Skipped
-from faithscope.errors import FaithscopeError, shortened
+from faithscope.errors import FaithscopeError, said
 from faithscope.models import Model, cannot_run
 from faithscope.models.memory import halve, is_out_of_memory
 
@@ -39,17 +39,6 @@ class Failure:
         """The error in one line."""
         who = "the method" if self.by_method else "the model"
         return f"{who} raised {said(self.error)}"
-
-
-def said(error: Exception) -> str:
-    """An error of somebody's code in one line.
-
-    >>> said(ValueError("no faces here"))
-    'ValueError: no faces here'
-    """
-    first, *others = str(error).strip().splitlines() or [""]
-    more = " …" if others else ""
-    return f"{type(error).__name__}: {shortened(first, 200)}{more}".rstrip(": ")
 
 
 def refuse_fatal(error: Exception) -> None:
@@ -97,7 +86,7 @@ def refuse_skipped(skipped: Sequence[Skipped]) -> None:
     if skipped:
         raise FaithscopeError(
             f"The image '{skipped[0].sample}' would be left out ({skipped[0].reason}), which "
-            "strict forbids: mend or remove it, or leave strict out."
+            "strict forbids: replace or remove it, or leave strict out."
         )
 
 

@@ -531,13 +531,12 @@ def _doubts(failed: Sequence[Failed], scores: pa.Table, samples: int) -> tuple[D
     named = {item.sample: f"{item.sample}: {item.method or 'the model'}" for item in failed}
     missing = scores.filter(pc.is_nan(scores["value"])).select(["sample", "flag"]).to_pylist()
     undefined = dict.fromkeys(row["sample"] for row in missing if "failed" not in row["flag"])
-    doubts = []
-    for kind, names in (("failed", list(named.values())), ("undefined", list(undefined))):
-        if names:
-            doubts.append(
-                Doubt(kind=kind, names=tuple(names[:3]), count=len(names), total=samples)  # type: ignore[arg-type]
-            )
-    return tuple(doubts)
+    lost, missed = tuple(named.values()), tuple(undefined)
+    doubts = (
+        Doubt(kind="failed", names=lost[:3], count=len(lost), total=samples),
+        Doubt(kind="undefined", names=missed[:3], count=len(missed), total=samples),
+    )
+    return tuple(doubt for doubt in doubts if doubt.count)
 
 
 def _fingerprint(samples: pa.Table) -> str:

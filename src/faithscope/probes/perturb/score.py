@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from faithscope.data import Batch, as_numbers
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, said
 from faithscope.metrics import Metric, Responses
 from faithscope.probes.perturb.ask import Answers, Column, Setup
-from faithscope.probes.perturb.failures import FAILED, said
+from faithscope.probes.perturb.failures import FAILED
 from faithscope.probes.perturb.plan import MapPlan
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from faithscope.data import Batch, ImageData, IndexedImages, Skipped
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, said
 from faithscope.methods import explain_batch
 from faithscope.models import undisturbed
 from faithscope.probes.perturb.ask import Answers, Setup, ask_shard
@@ -22,7 +22,6 @@ from faithscope.probes.perturb.failures import (
     refuse_failures,
     refuse_fatal,
     refuse_skipped,
-    said,
 )
 from faithscope.probes.perturb.rows import (
     failure_table,
@@ -31,7 +30,7 @@ from faithscope.probes.perturb.rows import (
     skipped_table,
 )
 from faithscope.runs.machine import task_row
-from faithscope.runs.run import undefined_score
+from faithscope.runs.run import check_defined
 from faithscope.runs.tables import table_of_rows
 from faithscope.runs.task import Context, Loaded, Tables, Task
 
@@ -133,11 +132,8 @@ class PerturbWorker:
             tables |= join_shards(
                 [shard_tables(self.setup, self.data.name, held) for held in answers]
             )
-            undefined = undefined_score(tables["scores"]) if self.setup.request.strict else ""
-            if undefined:
-                raise FaithscopeError(
-                    f"{undefined}, so it would be left out, which strict forbids."
-                )
+            if self.setup.request.strict:
+                check_defined(tables["scores"])
         now = time.perf_counter()
         taken, self._until = now - max(computed.began, self._until), now
         spent = [held.spent for held in answers]
