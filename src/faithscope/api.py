@@ -7,13 +7,14 @@ objects given beside it; a probe plans it; the scheduler runs the plan's tasks.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -29,28 +30,29 @@ from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_patches, to_pixels
 from faithscope.probes import probe_of
-from faithscope.probes.probe import Planned, Probe
+from faithscope.probes.probe import Probe
 from faithscope.registry import as_list, listed
 from faithscope.request import Given, Perturb, Request, Retrain, as_path, check_request
 from faithscope.result import Result, as_result, load_result, named_objects
 from faithscope.runs import parcel
+from faithscope.runs.executor import Executor, Planned
+from faithscope.runs.local import Local
 from faithscope.runs.parcel import Parcel, Unpacked
 from faithscope.runs.plan import Plan
 from faithscope.runs.run import Run, check_defined
-from faithscope.runs.scheduler import (
-    Forecast,
-    Report,
-    Scheduler,
-    State,
-    check_inputs,
-    forecast,
-    look,
-)
+from faithscope.runs.scheduler import Forecast, Report, Scheduler, State, forecast, look
+from faithscope.runs.stages import KEEP_EVERY
 from faithscope.runs.store import Store, begun_plan, check_folder
 from faithscope.verdicts.compare import Comparison, compare_findings
 
+if TYPE_CHECKING:
+    from faithscope.runs.ray import Crew
+
 EXPLAIN_BATCH = 32
 """Images that are explained together."""
+
+OF_RAY = ("address", "workers", "gpus_per_worker", "cpus_per_worker")
+"""Options that say which workers."""
 
 ModelLike = Model | nn.Module | str
 P = ParamSpec("P")
@@ -177,6 +179,11 @@ def evaluate(
     pretrained: bool = True,
     pictures: int = 1000,
     device: str = "auto",
+    on: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    gpus_per_worker: float | None = None,
+    cpus_per_worker: int | None = None,
     out: str | Path | None = None,
     strict: bool = False,
     trust_remote_code: bool = False,
@@ -213,6 +220,11 @@ def evaluate(
         pretrained: fetch the library's own weights of a model by name.
         pictures: of how many images small pictures and maps are kept for the report's gallery.
         device: where a model by name runs; "auto" is a GPU if there is one.
+        on: "local" is this process; "ray" are workers on all GPUs of a machine or cluster.
+        address: of a running Ray cluster, HOST:PORT or "auto"; else $RAY_ADDRESS, or Ray here.
+        workers: how many on Ray; by default as many as there are GPUs, or CPUs, for.
+        gpus_per_worker: 0.25 lets four workers share a GPU.
+        cpus_per_worker: CPUs of a worker, and its threads where it has no GPU.
         out: a folder to keep the run in: the same call resumes it if it was stopped.
         strict: stop with an error where something would be left out: an image that cannot be read,
             or that the model or a method fails on, or a score that is not defined.
@@ -240,6 +252,11 @@ def roar(
     specials: bool = True,
     limit: int | None = None,
     device: str = "auto",
+    on: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    gpus_per_worker: float | None = None,
+    cpus_per_worker: int | None = None,
     out: str | Path | None = None,
     keep_weights: bool = False,
     keep_every: float = 5.0,
@@ -265,6 +282,11 @@ def roar(
         specials: whether sparsity counts special tokens, as the paper's program does.
         limit: use only so many texts of each split, of data by name.
         device: where a model by name is trained; "auto" is a GPU if there is one.
+        on: "local" is this process; "ray" are workers on all GPUs of a machine or cluster.
+        address: of a running Ray cluster, HOST:PORT or "auto"; else $RAY_ADDRESS, or Ray here.
+        workers: how many on Ray; by default as many as there are GPUs, or CPUs, for.
+        gpus_per_worker: 0.25 lets four workers share a GPU.
+        cpus_per_worker: CPUs of a worker, and its threads where it has no GPU.
         out: a folder to keep every training in: the same call resumes the run if it was stopped.
         keep_weights: keep the weights of every model, not only of those that are explained.
         keep_every: seconds between the states of a training that are kept; 0 keeps every epoch.
@@ -336,9 +358,29 @@ def _prepare(
 def prepare_request(request: Request, given: Given | None = None) -> Prepared:
     """Check and plan what is asked for; nothing is computed yet."""
     probe = probe_of(request.kind)
+    given = given or Given()
+    crew = _crew(request, given)
     with enough_memory(), loaders_named():
-        prepared = Prepared(request, probe.prepare(request, given or Given()), probe)
+        prepare = partial(probe.prepare, request, given)
+        planned = prepare() if crew is None else crew.prepare(prepare)
+        prepared = Prepared(request, planned, probe, crew)
         return prepared if request.out is None else prepared.at(request.out)
+
+
+def _crew(request: Request, given: Given) -> Crew | None:
+    """The workers on Ray, if that is where the tasks are to be run."""
+    of_ray = {name: getattr(request, name) for name in OF_RAY}
+    if request.on == "ray":
+        if importlib.util.find_spec("ray") is None:
+            raise FaithscopeError("on='ray' needs Ray: pip install 'faithscope[ray]'.")
+        from faithscope.runs.ray import hire
+
+        probe_of(request.kind).check(request, given)  # what is wrong is said before Ray starts
+        return hire(device=request.device, given=given, **of_ray)
+    for name, value in of_ray.items():
+        if value is not None:
+            raise FaithscopeError(f"{name} has no effect without on='ray': leave it out.")
+    return None
 
 
 @dataclass(eq=False)
@@ -348,6 +390,8 @@ class Prepared:
     request: Request
     planned: Planned
     probe: Probe
+    crew: Crew | None = None
+    """Workers on Ray."""
 
     @property
     def plan(self) -> Plan:
@@ -363,8 +407,17 @@ class Prepared:
         """The same, kept in a folder; what was left open is as it was chosen there before."""
         root = as_path(out, "out")
         request = self.request.model_copy(update={"out": str(root)})
-        planned = self.probe.adopt(self.planned, begun_plan(root), request)
-        return Prepared(request, planned, self.probe)
+        adopt = partial(self.probe.adopt, there=begun_plan(root), request=request)
+        planned = adopt(self.planned) if self.crew is None else self.crew.change(adopt)
+        return Prepared(request, planned, self.probe, self.crew)
+
+    @property
+    def executor(self) -> Executor:
+        """Where the tasks are run."""
+        if self.crew is not None:
+            return self.crew
+        assert self.planned.worker is not None
+        return Local(self.planned.worker, self.plan.threads)
 
     def is_begun(self) -> bool:
         """Whether this run was begun in its folder; a folder of another run is refused."""
@@ -387,10 +440,10 @@ class Prepared:
         state, tasks = self.state(), self.planned.tasks
         with enough_memory():
             if state is None or not isinstance(tasks, list):
-                unit, per = self.probe.unit, self.planned.worker.measure()
+                unit, per = self.probe.unit, self.executor.measure()
                 cost = {unit: self.planned.expected}
                 return Forecast(cost, self.planned.expected * per.get(unit, 0.0), 1)
-            return forecast(state, tasks, self.planned.worker)
+            return forecast(state, tasks, self.executor.measure, self.executor.workers)
 
     def run(self, progress: Report | None = None) -> Result:
         """Run every task that is not finished yet, and collect them all.
@@ -409,21 +462,19 @@ class Prepared:
                 is_whole = state is None or not state.todo  # what is kept beside the tables, too
                 if is_whole or store.refusal is not None:
                     return as_result(found)
-            rule = self.probe.rule(self.plan)
             scheduler = Scheduler(
-                self.planned.worker,
                 store,
                 self.probe.unit,
-                rule=rule,
-                keep_every=getattr(self.request, "keep_every", 5.0),
+                rule=self.probe.rule(self.plan),
                 report=progress or (lambda _: None),
             )
             tasks = self.planned.tasks
             if isinstance(tasks, list):
-                answers = scheduler.run(tasks)
+                scheduler.begin(tasks)
             else:
-                answers = scheduler.run_stream(iter(tasks), self.planned.expected)
-            run = self.probe.collect(self.plan, self.planned.worker, answers)
+                scheduler.begin_stream(iter(tasks), self.planned.expected)
+            self.executor.run(scheduler, getattr(self.request, "keep_every", KEEP_EVERY))
+            run = self.probe.collect(self.planned, scheduler.answers())
             self._check_strict(run)
             return as_result(store.finish(run, keeps_tasks=self.probe.keeps_tasks))
 
@@ -447,7 +498,7 @@ class Prepared:
                 f"'{self.out}' holds another result than its plan says: choose another folder, or "
                 "remove it."
             )
-        check_inputs(self.planned.tasks, self.planned.worker, run.manifest.inputs)
+        self.executor.check_inputs(self.planned.tasks, run.manifest.inputs)
         wanted = getattr(self.request, "pictures", 0)
         kept = len(run.pictures["sample"].unique())
         if kept < min(wanted, run.samples.num_rows):

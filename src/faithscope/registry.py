@@ -128,8 +128,11 @@ _HOMES = {
     "fill": ("faithscope.perturb.fills", "FILLS"),
     "method": ("faithscope.methods", "METHODS"),
     "metric": ("faithscope.metrics", "METRICS"),
+    "model source": ("faithscope.models.sources", "SOURCES"),
+    "data source": ("faithscope.data.sources", "SOURCES"),
+    "text source": ("faithscope.data.text_sources", "TEXT_SOURCES"),
 }
-"""Where the registries are that a request looks into, which itself imports nothing heavy."""
+"""Where the registries are; a request, which looks into some, imports nothing heavy itself."""
 
 
 def registry(kind: str) -> Registry[Any]:
@@ -137,6 +140,13 @@ def registry(kind: str) -> Registry[Any]:
     module, name = _HOMES[kind]
     found: Registry[Any] = getattr(import_module(module), name)
     return found
+
+
+def registries() -> dict[str, Registry[Any]]:
+    """Every registry, by what its entries are called, with everything that fills it imported."""
+    found = [registry(kind) for kind in _HOMES]
+    found += [variant for held in found for variant in held.variants.values()]
+    return {held.kind: held for held in found}
 
 
 _TRUTH = {"true": True, "false": False}

@@ -66,6 +66,11 @@ class Study:
     name: str
     cells: Mapping[str, Request]
 
+    def run_on(self, **where: Any) -> Study:
+        """The same study elsewhere: on, address, workers, gpus_per_worker, cpus_per_worker."""
+        cells = {label: held.model_copy(update=where) for label, held in self.cells.items()}
+        return replace(self, cells=cells)
+
     def trusted(self) -> Study:
         """The same study, whose models of Hugging Face may run the code that comes with them."""
         trust = {"trust_remote_code": True}
@@ -338,7 +343,7 @@ def prepare_cells(
             changes["device"] = device
         request = request.model_copy(update=changes)
         given = Given()
-        if isinstance(request, Perturb):
+        if isinstance(request, Perturb) and request.on == "local":
             how = tuple(getattr(request, name) for name in ("model", *OF_A_NAME))
             if loaded is None or loaded[0] != how:
                 loaded = how, load_named_model(request)

@@ -19,7 +19,8 @@ from faithscope.errors import FaithscopeError
 from faithscope.request import Perturb
 from faithscope.runs.cards import MethodCard, MetricCard, Named
 from faithscope.runs.plan import Plan
-from faithscope.runs.scheduler import Forecast, Progress, Scheduler, check_inputs, forecast, look
+from faithscope.runs.local import Local
+from faithscope.runs.scheduler import Answers, Forecast, Progress, Scheduler, forecast, look
 from faithscope.runs.store import Store
 from faithscope.runs.tables import table_of_rows
 from faithscope.runs.task import Artifact, Loaded, Task
@@ -121,8 +122,16 @@ def graph(seed: int, count: int = 12) -> list[Task]:
 
 def run(tasks: list[Task], root: Path | None, worker: Toy | None = None, **options):
     with Store.open(root, PLAN) as store:
-        scheduler = Scheduler(worker or Toy(), store, "steps", keep_every=0.0, **options)
-        return scheduler.run(tasks)
+        scheduler = Scheduler(store, "steps", **options)
+        scheduler.begin(tasks)
+        Local(worker or Toy()).run(scheduler, keep_every=0.0)
+        return with_rows(scheduler.answers())
+
+
+def with_rows(answers: Answers) -> Answers:
+    """The same, with rows that are read while the store is open."""
+    held = {card.task: answers.read(card, "sparsity") for card in answers.done.values()}
+    return Answers(answers.done, lambda card, _: held[card.task])
 
 
 def rows(answers) -> list[dict]:
@@ -194,7 +203,7 @@ def test_a_lost_artifact_is_made_again_and_the_first_rows_stay(tmp_path):
     with Store.open(tmp_path, PLAN) as store:
         state = look(store, tasks)
         assert [task.id for task in state.todo] == ["a", "b"] and state.again == 1
-        told = str(forecast(state, tasks, Toy()))
+        told = str(forecast(state, tasks, Toy().measure))
     assert told == "2 steps (1 of 2 tasks finished), 1 of them to be done again, about 1 s"
     worker = Toy()
     assert rows(run(tasks, tmp_path, worker)) == rows(run(tasks, None))
@@ -210,9 +219,9 @@ def test_changed_data_is_refused_and_what_is_finished_stays(tmp_path):
         run(tasks, tmp_path, Toy(data="other"))
     assert sorted(tmp_path.glob("tasks/*.json")) == before
     answers = run(tasks, tmp_path)
-    check_inputs(tasks, Toy(), answers.inputs)
+    Local(Toy()).check_inputs(tasks, answers.inputs)
     with refused("data has changed"):
-        check_inputs(tasks, Toy(data="other"), answers.inputs)
+        Local(Toy(data="other")).check_inputs(tasks, answers.inputs)
 
 
 def stream(count: int) -> Iterator[Task]:
@@ -221,15 +230,22 @@ def stream(count: int) -> Iterator[Task]:
         yield Task(f"part-{number}", "toy", last, cost={"steps": 1.0}, rereads=True)
 
 
+def run_stream(worker: Toy, store: Store) -> list[dict]:
+    scheduler = Scheduler(store, "steps")
+    scheduler.begin_stream(stream(5), 5.0)
+    Local(worker).run(scheduler, keep_every=5.0)
+    return rows(scheduler.answers())
+
+
 def test_a_stream_of_tasks_ends_with_its_data_and_is_resumed(tmp_path):
     with Store.open(None, PLAN) as store:
-        expected = rows(Scheduler(Toy(), store, "steps").run_stream(stream(5), 5.0))
+        expected = run_stream(Toy(), store)
     assert len(expected) == 5
     with Store.open(tmp_path, PLAN) as store, pytest.raises(Stopped):
-        Scheduler(Toy(stop_at=14), store, "steps").run_stream(stream(5), 5.0)
+        run_stream(Toy(stop_at=14), store)
     with Store.open(tmp_path, PLAN) as store:
         worker = Toy()
-        assert rows(Scheduler(worker, store, "steps").run_stream(stream(5), 5.0)) == expected
+        assert run_stream(worker, store) == expected
         assert 0 < len(worker.computed) < 5
 
 

@@ -34,7 +34,7 @@ from faithscope.probes.perturb import probe
 from faithscope.probes.retrain.learner import Recipe
 from faithscope.runs.files import read_tensors, sealed, tensor_digest, tensor_file, unsealed
 from faithscope.runs.run import save_run
-from faithscope.runs.scheduler import Keeping, TaskContext
+from faithscope.runs.stages import Keeping, TaskContext
 from faithscope.runs.store import Store
 from faithscope.runs.task import Task
 from families import refused
@@ -425,7 +425,7 @@ def test_states_are_kept_only_so_often(roar, tmp_path):
 
 def test_keeping_what_takes_long_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("faithscope.runs.scheduler.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("faithscope.runs.stages.time.monotonic", lambda: clock[0])
 
     def state() -> dict[str, torch.Tensor]:  # from a GPU, say
         clock[0] += 2.0

@@ -164,17 +164,14 @@ def show(prepared: Prepared, as_json: bool, yes: bool) -> None:
 
 def _size(prepared: Prepared) -> str:
     """What is run, in a line."""
-    from faithscope.probes.retrain.worker import RetrainWorker
-
-    plan, worker = prepared.plan, prepared.planned.worker
-    assert isinstance(worker, RetrainWorker)
-    data, learner = worker.data, worker.learner
+    plan, known = prepared.plan, prepared.planned.known
+    assert plan.recipe is not None
     measures = [card.label for card in plan.methods if not card.is_random]
-    epochs = learner.recipe.epochs
+    sizes = " / ".join(f"{size:,}" for size in known.data.texts.sizes.values())
+    epochs = plan.recipe.epochs
     return (
-        f"{learner.name} on {data.name} ({len(data.train):,} / {len(data.validation):,} / "
-        f"{len(data.test):,} texts), {', '.join(measures)} and random, "
-        f"{epochs} epoch{'s' * (epochs != 1)}, {learner.device}"
+        f"{plan.model.name} on {plan.data.name} ({sizes} texts), {', '.join(measures)} and random, "
+        f"{epochs} epoch{'s' * (epochs != 1)}, {known.model.device}"
     )
 
 

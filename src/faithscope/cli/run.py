@@ -32,13 +32,16 @@ if TYPE_CHECKING:
     from faithscope.result import Result
 
 
+ON_RAY = ("on", "address", "workers", "gpus_per_worker", "cpus_per_worker")
+
+
 @app.command(
     epilog=examples(
         "faithscope run studies/demo.yaml --dry-run",
         "faithscope run studies/demo.yaml --set fill=[mean,black] --limit 10",
     )
 )
-@takes_request(Perturb, only=("limit", "device", "strict", "trust_remote_code"))
+@takes_request(Perturb, only=("limit", "device", "strict", "trust_remote_code", *ON_RAY))
 def run(
     study: Annotated[Path, path_argument(metavar="STUDY.yaml", help="What to measure.")],
     asked: dict[str, Any],
@@ -75,7 +78,8 @@ def run(
         from faithscope.studies import forecast_study, load_study, run_study
 
         device, trusted = asked.pop("device", "auto"), asked.pop("trust_remote_code", False)
-        wanted = load_study(study, {**_changes(changes), **asked})
+        where = {name: asked.pop(name) for name in ON_RAY if name in asked}
+        wanted = load_study(study, {**_changes(changes), **asked}).run_on(**where)
         wanted = wanted.trusted() if trusted else wanted
     folder = out or Path("runs") / wanted.name
     with keeping(folder, wanted.cells), waiting("measuring what it will cost"):

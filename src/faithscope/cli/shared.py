@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 SOMETHING_WRONG, ERROR, SOME_FAILED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
 """The exit codes beside 0. 1: `compare` or `doctor` found something, or the answer was no; 2: one
-sentence says why nothing came of it; 3: some runs of a study failed, the others are finished."""
+sentence says why nothing came of it; 3: some runs of a study, or some tasks of a run on Ray,
+failed, and the others are finished."""
 BUNDLED_MODEL, BUNDLED_DATA = "bundled:cifar10_vit", "bundled:cifar10"
 ORDER = (
     *("demo", "evaluate", "run", "explain", "roar", "report", "compare"),
@@ -84,6 +86,9 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except (FaithscopeError, NoPath) as error:
             typer.echo(f"error: {error}", err=True)
+            if is_partial(error):
+                typer.echo(f"resume: {shlex.join(['faithscope', *sys.argv[1:]])}", err=True)
+                raise typer.Exit(SOME_FAILED) from None
             raise typer.Exit(ERROR) from None
         except OSError as error:
             if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO):
@@ -96,6 +101,15 @@ class Commands(TyperGroup):
             raise typer.Exit(ERROR) from None
         except KeyboardInterrupt as stop:
             raise stopped(stop) from None
+
+
+def is_partial(error: Exception) -> bool:
+    """Whether some tasks of a run failed, and the others are finished and kept."""
+    if "faithscope.runs.scheduler" not in sys.modules:
+        return False
+    from faithscope.runs.scheduler import TasksFailed
+
+    return isinstance(error, TasksFailed)
 
 
 def examples(*lines: str) -> str:
@@ -277,6 +291,8 @@ def carry_out(prepared: Prepared, *, yes: bool = True, silent: bool = False) -> 
     from faithscope.cli.console import note, run_with_progress
 
     begun, forecast = prepared.is_begun(), None
+    if prepared.crew is not None:
+        note(str(prepared.crew))
     if not silent:
         forecast = forecast_of(prepared)
         note(str(forecast))

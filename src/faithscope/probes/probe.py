@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from faithscope.request import Given
+from faithscope.runs.executor import Planned
 from faithscope.runs.plan import Plan
 from faithscope.runs.run import Run
 from faithscope.runs.scheduler import Answers, StoppingRule
-from faithscope.runs.task import Task, Worker
-
-
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """A checked plan, and the worker that was made ready on the way to it."""
-
-    plan: Plan
-    worker: Worker
-    tasks: Sequence[Task] | Iterator[Task]
-    """A stream where data can be read only once, in order."""
-    expected: float = 0.0
-    """Of a stream: its cost in the main unit, as far as is known."""
+from faithscope.runs.task import Task
 
 
 class Probe(Protocol):
@@ -51,7 +39,7 @@ class Probe(Protocol):
     def rule(self, plan: Plan) -> StoppingRule | None:
         """When to stop early."""
 
-    def collect(self, plan: Plan, worker: Worker, answers: Answers) -> Run:
+    def collect(self, planned: Planned, answers: Answers) -> Run:
         """The finished tasks as one run."""
 
     def rescore(self, run: Run, changes: dict[str, Any], given: Given) -> Run:

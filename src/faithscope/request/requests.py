@@ -60,6 +60,51 @@ class Request(BaseModel):
             "auto, cpu, cuda, cuda:1, …", "the name of a device", metavar="NAME", role="running"
         ),
     ] = "auto"
+    on: Annotated[
+        Literal["local", "ray"],
+        Option(
+            "Where tasks are run: in this process, or by Ray on all GPUs of a machine or cluster.",
+            noun="place to run",
+            role="running",
+        ),
+    ] = "local"
+    address: Annotated[
+        Annotated[str, Field(min_length=1)] | None,
+        Option(
+            "With --on ray: a running cluster. [default: $RAY_ADDRESS, else Ray on this machine]",
+            "the address of a Ray cluster",
+            metavar="HOST:PORT|auto",
+            role="running",
+            by_hand=True,
+        ),
+    ] = None
+    workers: Annotated[
+        Positive | None,
+        Option(
+            "With --on ray: how many. [default: as many as there are GPUs, or CPUs, for]",
+            AT_LEAST_1,
+            metavar="N",
+            role="running",
+        ),
+    ] = None
+    gpus_per_worker: Annotated[
+        Annotated[float, Field(ge=0, allow_inf_nan=False)] | None,
+        Option(
+            "With --on ray: 0.25 lets four workers share a GPU. [default: 1, or 0 on CPUs]",
+            "a number of at least 0",
+            metavar="X",
+            role="running",
+        ),
+    ] = None
+    cpus_per_worker: Annotated[
+        Positive | None,
+        Option(
+            "With --on ray: CPUs, and threads where a worker has no GPU. [default: 1]",
+            AT_LEAST_1,
+            metavar="N",
+            role="running",
+        ),
+    ] = None
     out: Annotated[
         Annotated[str, Field(min_length=1)] | None,
         Option(

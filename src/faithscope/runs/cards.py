@@ -191,6 +191,8 @@ class Machine(Typed):
     """Where a run was made; several machines are named one after another."""
 
     device: str
+    hosts: tuple[str, ...] = ()
+    """The names of the computers."""
     threads: Whole
     platform: str
     python: str

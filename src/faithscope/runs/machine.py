@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
 import torch
 
 from faithscope.runs.cards import Machine
+from faithscope.runs.plan import Plan
 from faithscope.runs.task import Task
 from faithscope.version import __version__
 
@@ -26,6 +28,7 @@ def task_row(task: Task, device: str | torch.device, packages: Iterable[str]) ->
         "kind": task.kind,
         "device": str(device),
         "machine": device_name(device),
+        "host": platform.node(),
         "versions": list(package_versions(packages).items()),
     }
 
@@ -59,11 +62,31 @@ def device_name(device: str | torch.device) -> str:
     return platform.processor() or torch.device(device).type
 
 
-def this_machine(device: str) -> Machine:
-    """The machine this runs on, with the devices that did the work."""
+def threads_for(device: str | torch.device) -> int:
+    """On how many threads the bits of a run depend: those of a CPU; on a GPU, on none."""
+    return torch.get_num_threads() if torch.device(device).type == "cpu" else 0
+
+
+@contextmanager
+def in_threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads of the CPU inside; 0 leaves it as it is."""
+    before = torch.get_num_threads()
+    if count in (0, before):
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def machine_of(plan: Plan, tasks: Sequence[Mapping[str, Any]]) -> Machine:
+    """The machines that did the work, by the rows of the tasks, and what collected it."""
     return Machine(
-        device=device,
-        threads=torch.get_num_threads(),
+        device=joined_names(row["machine"] for row in tasks),
+        hosts=tuple(dict.fromkeys(row["host"] for row in tasks)),
+        threads=plan.threads or torch.get_num_threads(),
         platform=platform.platform(),
         python=platform.python_version(),
     )

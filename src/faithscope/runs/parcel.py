@@ -147,9 +147,9 @@ def _names(store: Store, state: State, states: bool) -> list[str]:
     """The files with which a run is resumed elsewhere, or read there if it is finished."""
     root = store.root
     names = [COMMAND] if (root / COMMAND).is_file() else []
-    for task, done in state.done.items():
+    for task, card in state.done.items():
         names.append(f"tasks/{task}.json")
-        names += [f"tasks/{task}/{name}.parquet" for name in done.card.tables]
+        names += [f"tasks/{task}/{name}.parquet" for name in card.tables]
     if (run := store.finished()) is not None:
         return [*names, *run.manifest.files, "manifest.json"]
     artifacts = dict.fromkeys(name for task in state.todo for name in task.reads)

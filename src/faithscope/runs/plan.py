@@ -16,7 +16,7 @@ from faithscope.request import KINDS, Perturb, Retrain, options
 from faithscope.runs.cards import Left, MethodCard, MetricCard, Named, Recipe, Typed, Whole
 from faithscope.runs.files import as_json, canonical, digest
 
-FORMAT = 3
+FORMAT = 4
 """Of the files of a run; others are refused."""
 SECTIONS = ("model", "data", "methods", "metrics")
 """Options that a plan and a manifest have sections of their own for."""
@@ -35,6 +35,8 @@ class Plan(Typed):
     given: dict[str, str] = Field(default_factory=dict)
     """Fingerprints of maps and classes that were given."""
     recipe: Recipe | None = None
+    threads: Whole = 0
+    """Of a CPU, on which the last bits depend; 0 on a GPU."""
     shard: Whole = 0
     """Samples that are planned together."""
     pack_size: Whole = 0

@@ -1,32 +1,28 @@
-"""Running the tasks of a plan: what is done already, what is still to do, in which order.
+"""The tasks of a plan: what is done already, what is still to do, in which order.
 
-The scheduler knows no probe. Ready tasks are run in the order of the plan; three threads, one a
-stage, let loading and finishing hide behind the device. Only here is a run resumed, its progress
-shown and its cost forecast.
+The scheduler knows no probe and runs nothing: an executor (`local.py`, `ray.py`) asks it for the
+next task and brings back what came of it. Only here is a run resumed, its progress counted and its
+cost forecast.
 """
 
 from __future__ import annotations
 
-import time
+import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
-from itertools import islice
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+import pyarrow as pa
 
 from faithscope.errors import FaithscopeError
-from faithscope.runs.files import Tensors
-from faithscope.runs.store import Card, Done, Store
-from faithscope.runs.task import Loaded, Tables, Task, Worker
+from faithscope.runs.store import Card, Store
+from faithscope.runs.task import Outcome, Tables, Task
 
-KEEP_EVERY = 5.0
-"""Seconds after which the state of a task in progress is worth another file."""
-KEEP_SHARE = 0.05
-"""How much of a task's time keeping its state may take: large states are kept less often."""
+READERS = 8
+"""Files that are read at once: a store on another machine takes its time for each."""
 
 
 @dataclass(frozen=True)
@@ -54,25 +50,28 @@ class StoppingRule(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The finished tasks in the order of the plan, with their rows."""
+    """The finished tasks in the order of the plan; their rows are read when they are asked for."""
 
-    done: Mapping[str, Done]
+    done: Mapping[str, Card]
+    read: Callable[[Card, str], pa.Table | None]
 
-    def parts(self, table: str) -> list[Any]:
+    def parts(self, table: str) -> list[pa.Table]:
         """The rows of one table, task by task."""
-        return [held.tables[table] for held in self.done.values() if table in held.tables]
+        with ThreadPoolExecutor(READERS) as pool:
+            found = pool.map(lambda card: self.read(card, table), self.done.values())
+            return [part for part in found if part is not None]
 
     @property
     def inputs(self) -> dict[str, str]:
         """The hash of each task's input."""
-        return {name: held.card.input for name, held in self.done.items() if held.card.input}
+        return {name: card.input for name, card in self.done.items() if card.input}
 
 
 @dataclass(frozen=True, eq=False)
 class State:
     """What a store holds of some tasks: those done, and those still to do."""
 
-    done: Mapping[str, Done]
+    done: Mapping[str, Card]
     todo: tuple[Task, ...]
 
     @property
@@ -87,7 +86,7 @@ def look(store: Store, tasks: Sequence[Task]) -> State:
     Tasks without a card are to do, those that made what is kept and damaged, and the makers of what
     these lack.
     """
-    done = {task.id: held for task in tasks if (held := store.done(task)) is not None}
+    done = {task.id: held.card for task in tasks if (held := store.done(task)) is not None}
     makers = {made.name: task for task in tasks for made in task.makes}
     wanted = [task for task in tasks if task.id not in done or _is_spoilt(store, task)]
     todo = {task.id for task in wanted}
@@ -143,223 +142,200 @@ class Forecast:
         return f"{amounts}{there}{again}, about {self.duration}"
 
 
-def forecast(state: State, tasks: Sequence[Task], worker: Worker) -> Forecast:
+def forecast(
+    state: State,
+    tasks: Sequence[Task],
+    measure: Callable[[], Mapping[str, float]],
+    workers: int = 1,
+) -> Forecast:
     """Measure a small sample of the work, and multiply."""
     if not state.todo:
         return Forecast({}, 0.0, len(tasks), len(tasks))
-    cost, seconds = total_cost(state.todo), 0.0
-    measured = worker.measure()
-    seconds = sum(amount * measured.get(unit, 0.0) for unit, amount in cost.items())
+    cost, measured = total_cost(state.todo), measure()
+    seconds = sum(amount * measured.get(unit, 0.0) for unit, amount in cost.items()) / workers
     return Forecast(cost, seconds, len(tasks), len(state.done), state.again)
 
 
-@dataclass(eq=False)
-class Keeping:
-    """How often states are kept, whichever tasks they are of."""
-
-    every: float = KEEP_EVERY
-    last: float = field(default_factory=time.monotonic)
-    taking: float = 0.0
-
-    def is_time(self) -> bool:
-        """Whether the last state is old enough, and another worth what the last one took."""
-        wait = max(self.every, self.taking / KEEP_SHARE) if self.every else 0.0
-        return time.monotonic() - self.last >= wait
-
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """Measure what it takes; to get the state, from a GPU, is a part of that."""
-        started = time.monotonic()
-        yield
-        self.last = time.monotonic()
-        self.taking = self.last - started
-
-
-@dataclass(eq=False)
-class TaskContext:
-    """What the stages of one task may ask for."""
-
-    task: Task
-    store: Store
-    tell: Callable[[str, str, float], None]
-    keeping: Keeping = field(default_factory=Keeping)
-    input: str = ""
-    artifacts: dict[str, str] = field(default_factory=dict)
-
-    def report(self, doing: str, done: float = 0.0) -> None:
-        """Say what is going on, and how much was just done."""
-        self.tell(self.task.id, doing, done)
-
-    def read(self, artifact: str) -> tuple[Tensors, Mapping[str, str]]:
-        """The tensors of an artifact and what they say of themselves."""
-        return self.store.read_artifact(artifact)
-
-    def write(self, artifact: str, tensors: Tensors, about: Mapping[str, str]) -> None:
-        """Leave an artifact for other tasks."""
-        self.artifacts[artifact] = self.store.write_artifact(artifact, tensors, about)
-
-    def kept(self) -> tuple[Tensors, Mapping[str, str]] | None:
-        """How far this very task was, when it was stopped."""
-        return self.store.read_state(self.task, {"input": self.input})
-
-    def keep(self, state: Callable[[], Tensors], about: Mapping[str, str]) -> None:
-        """Keep how far the task is, if the last time is long enough ago."""
-        if self.store.is_lasting and self.keeping.is_time():
-            with self.keeping.measured():
-                self.store.write_state(self.task, state(), {**about, "input": self.input})
-
-
-@dataclass(eq=False)
 class Scheduler:
-    """Runs tasks on one worker.
+    """Knows which tasks are finished, which may begin, and when to stop.
 
     Args:
-        worker: does the tasks.
         store: keeps what comes out.
         unit: the main unit of cost, in which progress is shown.
-        rule: when to stop early.
-        keep_every: seconds between kept states.
+        rule: when to stop early; it sees tasks in the order of the plan, whenever they end.
         report: called with where the run is.
     """
 
-    worker: Worker
-    store: Store
-    unit: str
-    rule: StoppingRule | None = None
-    keep_every: float = KEEP_EVERY
-    report: Report = lambda _: None
+    def __init__(
+        self,
+        store: Store,
+        unit: str,
+        *,
+        rule: StoppingRule | None = None,
+        report: Report = lambda _: None,
+    ) -> None:
+        self.store, self.unit, self.rule, self.report = store, unit, rule, report
+        self.failed: dict[str, str] = {}
+        """Tasks that were given up, and why."""
+        self.is_over = False
+        self._rows: dict[str, Tables] = {}
+        """Of finished tasks: those that no file has, and those that the rule has not seen yet."""
+        self._progress: dict[str, float] = {}
+        self._seen = 0
+        """How many tasks, in the order of the plan, the rule has seen."""
+        self._stream: Iterator[Task] | None = None
 
-    def run(self, tasks: Sequence[Task]) -> Answers:
-        """Run tasks that are all known beforehand; what is done already is not done again."""
+    def begin(self, tasks: Sequence[Task]) -> None:
+        """Look what is done already of tasks that are all known beforehand."""
         state = look(self.store, tasks)
-        self._begin(tasks, state)
-        pending = [t for t in tasks if t.id in self.todo or t.rereads or self.rule is not None]
-        return self._run(pending)
-
-    def run_stream(self, tasks: Iterator[Task], expected: float) -> Answers:
-        """Run tasks whose data can be read only once, in order, and that end when it does."""
-        self._begin((), State({}, ()))
-        self.total = expected
-        answers = self._run(tasks)
-        if self.store.finished_tasks() - answers.done.keys():  # more than there is now
-            raise changed("")
-        return answers
-
-    def _begin(self, tasks: Sequence[Task], state: State) -> None:
+        self.tasks = list(tasks)
         self.order = {task.id: place for place, task in enumerate(tasks)}
-        self.finished: dict[str, Done] = dict(state.done)
+        self.finished: dict[str, Card] = dict(state.done)
         self.todo = {task.id for task in state.todo}
         self.waiting = set(self.todo)
         """Tasks that are not finished, for which others may have to wait."""
+        self.open = self.todo | {task.id for task in tasks if task.rereads}
+        """Those, and finished ones whose input is to be looked at again."""
         self.total = sum(task.cost.get(self.unit, 0.0) for task in tasks)
         self.spent = self.total - sum(task.cost.get(self.unit, 0.0) for task in state.todo)
         self.fleeting = {made.name for task in tasks for made in task.makes if not made.is_kept}
         self.readers: dict[str, set[str]] = {name: set() for name in self.fleeting}
-        for task in tasks:
+        self._missing: dict[str, int] = {}
+        self._children: dict[str, list[int]] = {}
+        for place, task in enumerate(tasks):
             for name in task.reads:
                 self.readers.setdefault(name, set()).add(task.id)
-        self.keeping = Keeping(self.keep_every)
+            missing = self.waiting.intersection(task.needs) if task.id in self.todo else ()
+            self._missing[task.id] = len(missing)
+            for name in missing:
+                self._children.setdefault(name, []).append(place)
+        self._ready = [
+            place
+            for place, task in enumerate(tasks)
+            if task.id in self.open and not self._missing[task.id]
+        ]
         self._drop(self.fleeting)  # what a run that was stopped had no time to
+        self._advance()
 
-    def _run(self, tasks: Iterable[Task]) -> Answers:
-        """Take tasks through the three stages.
+    def begin_stream(self, tasks: Iterator[Task], expected: float) -> None:
+        """Take tasks whose data can be read only once, in order, and that end when it does."""
+        self.begin(())
+        self._stream, self.is_over, self.total = tasks, False, expected
 
-        At any time at most one task is being loaded, one computed and one finished.
-        """
-        queue = _Queue(tasks)
-        loader, finisher = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        loading: Future[_Started | None] | None = None
-        finishing: tuple[Task, Future[Done]] | None = None
+    # What an executor asks for
 
-        def collect() -> None:
-            nonlocal finishing
-            if finishing is not None:
-                task, future = finishing
-                finishing = None
-                self._take(task, future.result())
+    def next(self) -> Task | None:
+        """The first task, in the order of the plan, that waits for nothing; None if all wait."""
+        if self._stream is None:
+            return self.tasks[heapq.heappop(self._ready)] if self._ready else None
+        task = next(self._stream, None)
+        if task is not None:
+            self.order[task.id] = len(self.tasks)
+            self.tasks.append(task)
+            self.open.add(task.id)
+            done = self.store.done(task)
+            if done is None:
+                self.todo.add(task.id)
+                self.waiting.add(task.id)
+            else:
+                self.finished[task.id] = done.card
+        return task
 
-        try:
-            while True:
-                if loading is None:
-                    loading = self._next(queue, loader)
-                if loading is None and finishing is not None:
-                    collect()
-                    continue
-                if loading is None:
-                    break
-                started = loading.result()
-                loading = None
-                if started is None:  # the data has ended
-                    break
-                loading = self._next(queue, loader)
-                if started.done is None or started.task.id in self.todo:
-                    computed = self._compute(started)
-                    collect()
-                    finishing = started.task, finisher.submit(self._finish, started, computed)
-                    if self.rule is not None:
-                        collect()
-                else:
-                    collect()
-                    self._check(started, started.done)
-                    self._take(started.task, started.done)
-                if self.rule is not None and self.rule.is_enough():
-                    break
-            collect()
-        finally:
-            finisher.shutdown()
-            loader.shutdown(wait=False, cancel_futures=True)  # a slow loader must not hold an error
-        if self.rule is None and self.waiting:
-            raise RuntimeError(f"tasks wait for each other: {sorted(self.waiting)[:3]}")
-        self._drop(self.fleeting)  # what was made once more beside what was lost
-        return self._answers()
+    @property
+    def has_ready(self) -> bool:
+        """Whether a task waits for nothing but a worker."""
+        return bool(self._ready)
 
-    def _next(self, queue: _Queue, loader: ThreadPoolExecutor) -> Future[_Started | None] | None:
-        """Begin to load the first task, in the order of the plan, that waits for nothing."""
-        task = queue.first(lambda held: not self.waiting.intersection(held.needs))
-        return None if task is None else loader.submit(self._load, task)
+    def is_done(self, task: Task) -> bool:
+        """Whether a task was finished before, so that only its input is looked at again."""
+        return task.id not in self.todo
 
-    def _load(self, task: Task) -> _Started | None:
-        context = TaskContext(task, self.store, self._tell, self.keeping)
-        done = self.finished.get(task.id) if self.order else self.store.done(task)
-        if done is not None and task.id not in self.todo and not task.rereads:
-            return _Started(task, Loaded(None), context, done)
-        loaded = self.worker.load(task, context)
-        if loaded is None:
-            return None
-        context.input = loaded.digest
-        return _Started(task, loaded, context, done)
+    def tell(self, task: str, doing: str, done: float) -> None:
+        """Say what is going on, and how much was just done."""
+        self._progress[task] = self._progress.get(task, 0.0) + done
+        self.spent += done
+        self.report(Progress(doing, task, self.spent, max(self.total, self.spent)))
 
-    def _compute(self, started: _Started) -> Any:
-        return self.worker.compute(started.task, started.loaded.value, started.context)
+    # What an executor brings back
 
-    def _finish(self, started: _Started, computed: Any) -> Done:
-        """Make the rows of a task and keep them; of a repeated one the first rows stay."""
-        task, context = started.task, started.context
-        tables = self.worker.finish(task, computed, context)
-        if started.done is not None:
-            card = started.done.card.model_copy(update={"artifacts": dict(context.artifacts)})
+    def keep(self, task: Task, outcome: Outcome) -> Card:
+        """Write down what came of a task; of a repeated one the first rows stay."""
+        artifacts = dict(outcome.artifacts)
+        before = self.finished.get(task.id)
+        if before is not None:
+            card = before.model_copy(update={"artifacts": artifacts})
             self.store.write_card(card)
-            return Done(card, started.done.tables)
-        card = Card(
-            task=task.id, kind=task.kind, input=context.input, artifacts=dict(context.artifacts)
-        )
-        self.store.write(task, card, tables)
-        return Done(card, tables)
+            return card
+        card = Card(task=task.id, kind=task.kind, input=outcome.input, artifacts=artifacts)
+        card = self.store.write(task, card, outcome.tables)
+        if self.rule is not None or not self.store.is_lasting:
+            self._rows[task.id] = outcome.tables
+        return card
 
-    def _check(self, started: _Started, done: Done) -> None:
-        """Refuse data that are not those a finished task was done with."""
-        if started.task.rereads and done.card.input != started.loaded.digest:
-            raise changed(started.loaded.near)
-        if not self.order:  # of a stream nothing was known to be done beforehand
-            self._tell(started.task.id, "reading", started.task.cost.get(self.unit, 0.0))
-
-    def _take(self, task: Task, done: Done) -> None:
+    def take(self, task: Task, card: Card) -> None:
         """A task is finished: others may begin, and what was only for it can go."""
+        self.store.hashes |= card.artifacts
+        self.finished[task.id] = card
         self.waiting.discard(task.id)
-        self.finished[task.id] = done
-        if self.rule is not None:
-            self.rule.add(done.tables)
+        self.open.discard(task.id)
+        self._progress.pop(task.id, None)
+        for place in self._children.pop(task.id, ()):
+            name = self.tasks[place].id
+            self._missing[name] -= 1
+            if not self._missing[name]:
+                heapq.heappush(self._ready, place)
         self._drop(self.fleeting.intersection(task.reads))
+        self._advance()
+
+    def look_again(self, task: Task, outcome: Outcome) -> None:
+        """Refuse data that are not those a finished task was done with."""
+        if self.finished[task.id].input != outcome.input:
+            raise changed(outcome.near)
+        if self._stream is not None:  # nothing was known to be done beforehand
+            self.tell(task.id, "reading", task.cost.get(self.unit, 0.0))
+        self.open.discard(task.id)
+        self._advance()
+
+    def give_back(self, task: Task) -> None:
+        """Nothing came of a task, whose worker is gone or busy: another may have it."""
+        self.spent -= self._progress.pop(task.id, 0.0)
+        heapq.heappush(self._ready, self.order[task.id])
+
+    def give_up(self, task: Task, why: str) -> None:
+        """Nothing will come of a task, nor of those that wait for it; the others go on."""
+        self.spent -= self._progress.pop(task.id, 0.0)
+        self.failed[task.id] = why
+
+    def end_of_data(self, task: Task) -> None:
+        """There is no data for the last task of a stream."""
+        self.tasks.remove(task)
+        self.finished.pop(task.id, None)
+        for held in (self.todo, self.waiting, self.open):
+            held.discard(task.id)
+        if self.store.finished_tasks() - self.finished.keys():  # more than there is now
+            raise changed("")
+        self.is_over = True
+
+    # The end
+
+    def _advance(self) -> None:
+        """Show the rule what follows in the order of the plan, and see whether that is all."""
+        while self.rule is not None and self._seen < len(self.tasks):
+            task = self.tasks[self._seen]
+            if task.id in self.open or self.is_over:
+                return
+            self.rule.add(self._tables(task))
+            self._seen += 1
+            self.is_over = self.rule.is_enough()
+        if self._stream is None and not self.open:
+            self.is_over = True
+
+    def _tables(self, task: Task) -> Tables:
+        """The rows of a finished task, for the rule."""
+        if task.id in self._rows:
+            return self._rows.pop(task.id) if self.store.is_lasting else self._rows[task.id]
+        done = self.store.done(task)
+        return {} if done is None else done.tables
 
     def _drop(self, names: Iterable[str]) -> None:
         """Forget those of some artifacts that nobody waits for."""
@@ -367,56 +343,33 @@ class Scheduler:
             if not self.waiting.intersection(self.readers[name]):
                 self.store.drop_artifact(name)
 
-    def _tell(self, task: str, doing: str, done: float) -> None:
-        self.spent += done
-        self.report(Progress(doing, task, self.spent, max(self.total, self.spent)))
+    def answers(self) -> Answers:
+        """The finished tasks in the order of the plan, as far as the rule wanted them."""
+        if self.failed:
+            raise TasksFailed(self.failed, sum(name not in self.failed for name in self.waiting))
+        if self.waiting and not self.is_over:
+            raise RuntimeError(f"tasks wait for each other: {sorted(self.waiting)[:3]}")
+        self._drop(self.fleeting)  # what was made once more beside what was lost
+        wanted = self.tasks if self.rule is None else self.tasks[: self._seen]
+        return Answers({task.id: self.finished[task.id] for task in wanted}, self._read)
 
-    def _answers(self) -> Answers:
-        names = list(self.finished)
-        if self.order:
-            names.sort(key=self.order.__getitem__)
-        return Answers({name: self.finished[name] for name in names})
-
-
-@dataclass(frozen=True, eq=False)
-class _Started:
-    """A task whose input is there; `done` if it was finished before."""
-
-    task: Task
-    loaded: Loaded
-    context: TaskContext
-    done: Done | None
+    def _read(self, card: Card, table: str) -> pa.Table | None:
+        if card.task in self._rows:
+            return self._rows[card.task].get(table)
+        return self.store.read_table(card, table)
 
 
-class _Queue:
-    """Tasks in order, those known so far in a list; of a stream one at a time is known."""
+class TasksFailed(FaithscopeError):
+    """Some tasks were given up; what is finished is kept."""
 
-    def __init__(self, tasks: Iterable[Task]) -> None:
-        self.known: list[Task] = list(tasks) if isinstance(tasks, Sequence) else []
-        self._more: Iterator[Task] = iter(() if isinstance(tasks, Sequence) else tasks)
-
-    def first(self, is_ready: Callable[[Task], bool]) -> Task | None:
-        """Take the first task that is ready out of the queue."""
-        if not self.known:
-            self.known = list(islice(self._more, 1))
-        for place, task in enumerate(self.known):
-            if is_ready(task):
-                return self.known.pop(place)
-        return None
-
-
-def check_inputs(tasks: Iterable[Task], worker: Worker, inputs: Mapping[str, str]) -> None:
-    """Refuse data that are not those of a finished run, whose tasks had these inputs."""
-    is_stream = not isinstance(tasks, Sequence)
-    for task in tasks:
-        if task.id not in inputs and not is_stream:  # a rule ended the run before it
-            return
-        context = TaskContext(task, Store(Path(), is_lasting=False), lambda *_: None)
-        loaded = worker.load(task, context)
-        if loaded is None and task.id not in inputs:
-            return
-        if loaded is None or loaded.digest != inputs.get(task.id):
-            raise changed("" if loaded is None else loaded.near)
+    def __init__(self, failed: Mapping[str, str], waiting: int) -> None:
+        name, why = next(iter(failed.items()))
+        which = f"'{name}'" if len(failed) == 1 else f"{len(failed)} tasks ('{name}', …)"
+        others = f", and {waiting} that wait for {'it' if len(failed) == 1 else 'them'}"
+        super().__init__(
+            f"{which} failed again and again ({why.rstrip('.')}){others if waiting else ''}; the "
+            "others are finished: fix the cause, and run the same command to resume."
+        )
 
 
 def changed(near: str) -> FaithscopeError:

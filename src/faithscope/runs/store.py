@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from filelock import FileLock, Timeout
 from pydantic import Field
 from safetensors import SafetensorError, safe_open
@@ -62,6 +63,10 @@ FOLDERS = ("tasks", "artifacts", "states")
 SCRATCH = ".scratch"
 """The lock of a temporary folder: one that nobody holds is of a process that was killed."""
 _HALF_WRITTEN = re.compile(r"\.(plan\.json|manifest\.json|report\.html|\w+\.parquet)\.[0-9a-f]{8}")
+
+
+class StoreError(FaithscopeError):
+    """Files cannot be read or written, which may pass."""
 
 
 class Card(Typed):
@@ -149,17 +154,31 @@ class Store:
         self.hashes |= card.artifacts
         return Done(card, tables)
 
-    def write(self, task: Task, card: Card, tables: Tables) -> None:
+    def write(self, task: Task, card: Card, tables: Tables) -> Card:
         """Keep a finished task: its rows, then its card; how far it was is not needed any more."""
         if not self.is_lasting:
-            return
+            return card
         with self._writing():
             hashes = {
                 name: write_parquet(self._table_file(task.id, name), table)
                 for name, table in tables.items()
             }
-            self.write_card(card.model_copy(update={"tables": hashes}))
+            card = card.model_copy(update={"tables": hashes})
+            self.write_card(card)
             self._state_file(task.id).unlink(missing_ok=True)
+        return card
+
+    def read_table(self, card: Card, table: str) -> pa.Table | None:
+        """The rows of a finished task in one table, None if it has none."""
+        if table not in card.tables:
+            return None
+        file = self._table_file(card.task, table)
+        try:
+            return read_parquet(read_checked(file, card.tables[table]), SCHEMAS[table])
+        except DAMAGED:
+            raise self._lost(file) from None
+        except OSError as error:
+            raise unreadable(file, error) from error
 
     def write_card(self, card: Card) -> None:
         """Say that a task is finished."""
@@ -224,11 +243,7 @@ class Store:
         try:
             return read_tensors(read_checked(file, self.hashes.get(name)))
         except DAMAGED:
-            if not self.root.exists():
-                raise gone(self.root) from None
-            raise FaithscopeError(
-                f"'{file}' was damaged during the run: run the same command again."
-            ) from None
+            raise self._lost(file) from None
         except OSError as error:
             raise unreadable(file, error) from error
 
@@ -311,6 +326,11 @@ class Store:
         if not keeps_tasks:
             shutil.rmtree(self.root / "tasks", ignore_errors=True)
         return run
+
+    def _lost(self, file: Path) -> StoreError:
+        if not self.root.exists():
+            return gone(self.root)
+        return StoreError(f"'{file}' was damaged during the run: run the same command again.")
 
     def _damaged(self, what: str, why: str) -> None:
         if not self.looks_on:
@@ -425,36 +445,36 @@ def writing(root: Path) -> Iterator[None]:
         raise cannot_write(root, error) from error
 
 
-def cannot_write(root: Path, error: OSError, *, is_lasting: bool = True) -> FaithscopeError:
+def cannot_write(root: Path, error: OSError, *, is_lasting: bool = True) -> StoreError:
     """The sentence for what cannot be written."""
     why = error.strerror or type(error).__name__
     if not is_lasting:
-        return FaithscopeError(
+        return StoreError(
             f"The temporary folder '{root}' cannot be written to ({why}): make room, set TMPDIR to "
             "another folder, or keep the run in one (out=…)."
         )
     if error.errno in IN_THE_WAY and (error.filename2 or error.filename):
-        return FaithscopeError(
+        return StoreError(
             f"'{error.filename2 or error.filename}' is in the way of a run, which cannot be "
             f"written to '{root}' ({why}): remove it, or choose another folder."
         )
-    return FaithscopeError(
+    return StoreError(
         f"'{root}' cannot be written to ({why}): make room or choose another folder; what is "
         "finished is kept; run the same command to resume."
     )
 
 
-def unreadable(file: Path, error: OSError) -> FaithscopeError:
+def unreadable(file: Path, error: OSError) -> StoreError:
     """The sentence for a file that is there and cannot be read: it may be whole, and stays."""
     why = error.strerror or type(error).__name__
-    return FaithscopeError(
+    return StoreError(
         f"'{file}' cannot be read ({why}): repair or remove it, and run the same command again."
     )
 
 
-def gone(root: Path) -> FaithscopeError:
+def gone(root: Path) -> StoreError:
     """The sentence for a folder that was removed while a run was writing to it."""
-    return FaithscopeError(
+    return StoreError(
         f"The folder '{root}' is gone, with what was finished in it: put it back and run the same "
         "command to resume, or run it to begin anew."
     )
@@ -495,6 +515,14 @@ def is_worked_on(root: Path) -> bool:
     """Whether something in the folder of a run would be lost if another one began there."""
     patterns = ("tasks/*.json", "states/[!.]*", "artifacts/**/*.safetensors")
     return is_run(root) or any(file for pattern in patterns for file in root.glob(pattern))
+
+
+def sees_run(root: Path, plan: Plan | None) -> bool:
+    """Whether the folder of a run is seen from here; without a plan, a temporary one."""
+    if plan is None:
+        return (root / SCRATCH).exists()
+    there = read_plan(root)
+    return there is not None and there.content() == plan.content()
 
 
 def begun_plan(root: Path) -> Plan | None:

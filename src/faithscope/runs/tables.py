@@ -99,7 +99,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
         "large: passes explanation_passes",
         "whole: halvings",
         "large: parameters",
-        "text: device machine",
+        "text: device machine host",
         "names: versions",
     ),
 }

@@ -63,6 +63,17 @@ Tables = Mapping[str, pa.Table]
 """Rows by the name of their table."""
 
 
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What came of a task: the hash of its input, its rows, and the hashes of its artifacts."""
+
+    input: str = ""
+    tables: Tables = field(default_factory=dict)
+    artifacts: Mapping[str, str] = field(default_factory=dict)
+    near: str = ""
+    """What to name the input by, if it has changed."""
+
+
 class Context(Protocol):
     """What a stage may ask for beside its input."""
 

@@ -40,7 +40,6 @@ from faithscope.probes.perturb.rescore import rescore
 from faithscope.probes.perturb.respond import choose_batch_size
 from faithscope.probes.perturb.stopping import Tolerance
 from faithscope.probes.perturb.worker import PerturbWorker
-from faithscope.probes.probe import Planned
 from faithscope.request import Given, Perturb
 from faithscope.runs.cards import (
     Cost,
@@ -54,7 +53,8 @@ from faithscope.runs.cards import (
     Named,
 )
 from faithscope.runs.checks import check_collected
-from faithscope.runs.machine import joined_names, joined_versions, this_machine
+from faithscope.runs.executor import Planned
+from faithscope.runs.machine import joined_versions, machine_of, threads_for
 from faithscope.runs.manifest import Manifest
 from faithscope.runs.plan import Plan
 from faithscope.runs.run import Run
@@ -70,6 +70,14 @@ TABLES = ("scores", "responses", "maps", "spans", "samples", "pictures", "tasks"
 """What a run leaves behind."""
 
 Tasks = list[Task] | Iterator[Task]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the manifest says of the model, and how far fp16 was off where it was tried."""
+
+    model: ModelCard
+    deviation: float | None
 
 
 class PerturbProbe:
@@ -139,13 +147,15 @@ class PerturbProbe:
             methods=_method_cards(columns),
             metrics=metric_cards(metrics),
             given={"normalisation": f"mean {model.mean}, std {model.std}"},
+            threads=threads_for(model.device),
             shard=max(1, min(SHARD, (1 << 27) // (len(columns) * n))),
         )
         per_image = passes_per_image(metrics, n, len(columns), k=k)
         tasks = _tasks(data, plan.shard, per_image)
         worker = first.worker(setup, data, request.pictures, tasks, plan.shard)
         expected = max(len(data), sum(len(batch.images) for batch in first.batches))
-        return Planned(plan, worker, tasks, expected * per_image)
+        known = Known(_model_card(model), forward.deviation)
+        return Planned(plan, worker, tasks, known, expected * per_image)
 
     def adopt(self, planned: Planned, there: Plan | None, request: Perturb) -> Planned:
         """Run in the batches and the precision that were chosen before, with the same maps."""
@@ -155,6 +165,7 @@ class PerturbProbe:
         plan = planned.plan.model_copy(update={"given": given})
         if there is None or not isinstance(before := there.request, Perturb):
             return replace(planned, plan=plan)
+        plan = plan.model_copy(update={"threads": there.threads})
         setup, changes = worker.setup, dict[str, Any]()
         if request.precision == "auto" and before.precision != setup.forward.precision:
             changes["precision"] = before.precision
@@ -171,8 +182,9 @@ class PerturbProbe:
         tolerance = plan.request.tolerance
         return None if tolerance is None else Tolerance(tolerance, plan.methods, plan.metrics)
 
-    def collect(self, plan: Plan, worker: PerturbWorker, answers: Answers) -> Run:
+    def collect(self, planned: Planned, answers: Answers) -> Run:
         """The finished shards as one run, and everything needed to judge and repeat it."""
+        plan, known = planned.plan, planned.known
         tables = {name: join_tables(name, answers.parts(name)) for name in TABLES}
         skipped = join_tables("skipped", answers.parts("skipped")).to_pylist()
         tasks = tables["tasks"].to_pylist()
@@ -187,7 +199,6 @@ class PerturbProbe:
             Failed(sample=row["sample"], method=row["method"], why=row["reason"])
             for row in failures
         ]
-        model = worker.setup.model
         rule = self.rule(plan)
         if rule is not None:
             for part in answers.parts("scores"):
@@ -195,15 +206,7 @@ class PerturbProbe:
         manifest = Manifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             plan=plan,
-            model=ModelCard(
-                name=model.name,
-                weights=model.weights,
-                fingerprint=model.fingerprint,
-                mean=model.mean,
-                std=model.std,
-                dtype=str(model.dtype).removeprefix("torch."),
-                classes=model.classes,
-            ),
+            model=known.model,
             data=DataCard(
                 name=plan.data.name,
                 samples=samples.num_rows,
@@ -214,8 +217,8 @@ class PerturbProbe:
             ),
             methods=_matched(plan, tables["maps"]),
             metrics={card.label: card for card in plan.metrics},
-            cost=_cost(tasks, worker.setup.forward.deviation),
-            machine=this_machine(joined_names(row["machine"] for row in tasks)),
+            cost=_cost(tasks, known.deviation),
+            machine=machine_of(plan, tasks),
             versions=joined_versions(row["versions"] for row in tasks),
             stopping=None if rule is None else rule.summary(),
             doubts=_doubts(failed, tables["scores"], samples.num_rows),
@@ -476,6 +479,18 @@ def _columns(
     if not columns:
         raise FaithscopeError("There is nothing to evaluate: give methods=… or maps=….")
     return columns
+
+
+def _model_card(model: Model) -> ModelCard:
+    return ModelCard(
+        name=model.name,
+        weights=model.weights,
+        fingerprint=model.fingerprint,
+        mean=model.mean,
+        std=model.std,
+        dtype=str(model.dtype).removeprefix("torch."),
+        classes=model.classes,
+    )
 
 
 def _method_cards(columns: Sequence[Column]) -> tuple[MethodCard, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -64,6 +64,11 @@ class PerturbWorker:
     stream: Iterator[Batch] = field(default_factory=lambda: iter(()))
     _until: float = 0.0
     """When the last task was finished: what overlaps is counted once."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process reads its images itself, and measures nothing."""
+        few = replace(self.example, images=self.example.images[:0])
+        return {**vars(self), "example": few, "read": {}, "stream": iter(()), "_until": 0.0}
 
     def load(self, task: Task, context: Context) -> Loaded | None:
         """Read the images of a task."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from faithscope.data.text_sources import describe, load_text
 from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import METHODS, Method, resolve_methods
 from faithscope.metrics import TrainingMetric, resolve_metrics
-from faithscope.probes.probe import Planned
 from faithscope.probes.retrain.doubts import doubts_of
 from faithscope.probes.retrain.jobs import (
     MOST_SEEDS,
@@ -49,8 +48,9 @@ from faithscope.runs.cards import (
     Vectors,
 )
 from faithscope.runs.checks import check_collected
+from faithscope.runs.executor import Planned
 from faithscope.runs.files import tensor_digest
-from faithscope.runs.machine import joined_names, joined_versions, this_machine
+from faithscope.runs.machine import joined_names, joined_versions, machine_of, threads_for
 from faithscope.runs.manifest import Manifest
 from faithscope.runs.plan import Plan
 from faithscope.runs.run import Run
@@ -69,6 +69,15 @@ ORDERS = {
 }
 """By which columns rows stand in a table."""
 RECIPE = ("epochs", "batch_size", "learning_rate")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the manifest says of model and data, and the metrics that score the curves."""
+
+    data: DataCard
+    model: ModelCard
+    metrics: Sequence[TrainingMetric]
 
 
 class RetrainProbe:
@@ -124,12 +133,13 @@ class RetrainProbe:
             left_out=tuple(left_out),
             given={"metric": texts.metric, "selection": texts.selection},
             recipe=recipe,
+            threads=threads_for(learner.device),
             pack_size=max(1, learner.pack_size),
             groups=(seeds,),
         )
         by_label = {method.label: method for method in chosen}
         worker = RetrainWorker(plan, texts, tokens, learner, by_label, metrics)
-        return Planned(plan, worker, retrain_tasks(plan))
+        return _planned(plan, worker)
 
     def adopt(self, planned: Planned, there: Plan | None, request: Retrain) -> Planned:
         """Train in the packs that were chosen before, and by the groups of seeds of joined runs."""
@@ -137,7 +147,7 @@ class RetrainProbe:
         assert isinstance(worker, RetrainWorker)
         if there is None or not isinstance(there.request, Retrain):
             return planned
-        changes: dict[str, Any] = {"pack_size": there.pack_size}
+        changes: dict[str, Any] = {"pack_size": there.pack_size, "threads": there.threads}
         seeds = {seed for group in there.groups for seed in group}
         if seeds == {seed for group in planned.plan.groups for seed in group}:
             changes["groups"] = there.groups
@@ -145,10 +155,12 @@ class RetrainProbe:
             changes["request"] = planned.plan.request.model_copy(update=own_order)
         plan = planned.plan.model_copy(update=changes)
         own = (worker.texts, worker.data, worker.learner, worker.measures, worker.metrics)
-        tasks = retrain_tasks(plan)
+        adopted = _planned(plan, RetrainWorker(plan, *own))
         if request.keep_weights and request.out is not None:
-            _warn_of_lost_weights(tasks, Store(Path(request.out), plan, looks_on=True))
-        return Planned(plan, RetrainWorker(plan, *own), tasks)
+            _warn_of_lost_weights(
+                retrain_tasks(plan), Store(Path(request.out), plan, looks_on=True)
+            )
+        return adopted
 
     def tasks(self, plan: Plan) -> list[Task]:
         """The tasks of a plan, which need no data to be known."""
@@ -157,19 +169,12 @@ class RetrainProbe:
     def rule(self, plan: Plan) -> None:
         """Every training is needed."""
 
-    def collect(self, plan: Plan, worker: RetrainWorker, answers: Answers) -> Run:
+    def collect(self, planned: Planned, answers: Answers) -> Run:
         """The finished trainings as one run, and everything needed to judge and repeat it."""
+        plan, known = planned.plan, planned.known
         tables = {name: join_tables(name, answers.parts(name)) for name in TABLES}
-        jobs = next(iter(worker.jobs.values()))
-        data = _data_card(plan, worker.texts, worker.data, jobs)
-        model = ModelCard(
-            name=plan.model.name,
-            fingerprint=plan.model.fingerprint,
-            weights=getattr(worker.learner, "weights", None),
-            recipe=plan.recipe,
-        )
         check_collected(plan, tables)
-        return assemble(plan, tables, data, model, worker.metrics)
+        return assemble(plan, tables, known.data, known.model, known.metrics)
 
     def join(self, plan: Plan, runs: Sequence[Run]) -> Run:
         """Finished runs of other seeds as one, by a plan of all their seeds."""
@@ -192,6 +197,19 @@ class RetrainProbe:
         again = assemble(changed, tables, run.manifest.data, run.manifest.model, metrics)
         manifest = again.manifest.model_copy(update={"created": run.manifest.created})
         return Run(manifest, again.tables)
+
+
+def _planned(plan: Plan, worker: RetrainWorker) -> Planned:
+    model = ModelCard(
+        name=plan.model.name,
+        fingerprint=plan.model.fingerprint,
+        weights=getattr(worker.learner, "weights", None),
+        recipe=plan.recipe,
+        device=str(worker.learner.device),
+    )
+    jobs = next(iter(worker.jobs.values()))
+    data = _data_card(plan, worker.texts, worker.data, jobs)
+    return Planned(plan, worker, retrain_tasks(plan), Known(data, model, worker.metrics))
 
 
 def _warn_of_lost_weights(tasks: Sequence[Task], store: Store) -> None:
@@ -257,7 +275,7 @@ def assemble(
         methods={card.label: card for card in plan.methods},
         metrics={card.label: card for card in plan.metrics},
         cost=_cost(plan, tasks),
-        machine=this_machine(joined_names(row["machine"] for row in tasks)),
+        machine=machine_of(plan, tasks),
         versions=joined_versions(row["versions"] for row in tasks),
         doubts=doubts_of(trainings, metrics),
     )

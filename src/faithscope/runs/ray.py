@@ -1,0 +1,568 @@
+"""Running tasks on Ray: workers on all GPUs of a machine or a cluster, one plan, one scheduler.
+
+The driver plans on a worker, sends what that worker holds (the model above all) to the others once
+through Ray's object store, keeps the inbox of each a few tasks deep, and writes down the rows that
+come back. Workers, machines and tasks may fail: a task that its worker did not survive is given to
+another one, alone, and given up after a few tries; what is finished stays finished.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+import time
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from faithscope.errors import FaithscopeError, said, shown
+from faithscope.registry import registries
+from faithscope.request import Given
+from faithscope.runs.executor import Planned
+from faithscope.runs.ray_worker import Errand, Failure, Job, News, Place, RayWorker, Reply
+from faithscope.runs.scheduler import Scheduler
+from faithscope.runs.sending import Sent, packed, refuse_unsendable, unpacked
+from faithscope.runs.task import Task
+from faithscope.version import __version__
+
+TRIES = 3
+"""How often a task may fail, or its worker die, before it is given up."""
+AT_ONCE = 3
+"""Tasks that a worker has in its stages: any of them may have been its death."""
+SHALLOWEST, DEEPEST, AHEAD = 2, 64, 0.5
+"""Tasks in the inbox of a worker: at least, at most, and seconds that they should last."""
+TICK = 1.0
+"""Seconds after which the driver looks around, if nothing happens."""
+PATIENCE = 60.0
+"""Seconds without a worker after which the driver says so."""
+LONELY = 600.0
+"""Seconds without a worker after which the run is ended."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a worker needs."""
+
+    cpus: int
+    gpus: float
+
+    def __str__(self) -> str:
+        cpus = f"{self.cpus} CPU{'s' * (self.cpus != 1)}"
+        return f"{cpus} and {self.gpus:g} GPU" if self.gpus else cpus
+
+    def fit(self, resources: Mapping[str, float]) -> int:
+        """How many workers find room in these resources."""
+        by_cpu = resources.get("CPU", 0.0) / self.cpus
+        by_gpu = resources.get("GPU", 0.0) / self.gpus if self.gpus else by_cpu
+        return math.floor(min(by_cpu, by_gpu) + 1e-9)
+
+
+# Connecting
+
+
+def hire(
+    *,
+    device: str,
+    given: Given,
+    address: str | None,
+    workers: int | None,
+    gpus_per_worker: float | None,
+    cpus_per_worker: int | None,
+) -> Crew:
+    """Connect to Ray, or start it here, and see how many workers there is room for."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise FaithscopeError(
+            f"device must be auto, cpu or cuda with on='ray', where a worker sees its own GPU "
+            f"alone, got {shown(device)}."
+        )
+    dashboard = _connect(address)
+    if gpus_per_worker is None:
+        gpus_per_worker = 1.0 if _wants_gpu(device, given) else 0.0
+    need = Need(cpus_per_worker or 1, gpus_per_worker)
+    for other in [held for held in _IDLE if held != need]:  # they hold what these may need
+        _dismiss(_IDLE.pop(other))
+    crew = Crew(need, workers, given, dashboard)
+    if not crew.room():
+        total = _resources()
+        raise FaithscopeError(
+            f"There is no room on Ray for a worker with {need}: its machines have "
+            f"{total.get('CPU', 0):g} CPU and {total.get('GPU', 0):g} GPU in all; give less as "
+            "cpus_per_worker or gpus_per_worker, or device='cpu'."
+        )
+    return crew
+
+
+def _connect(address: str | None) -> str:
+    """Begin to speak to Ray; gives the address of its dashboard, "" if it has none."""
+    if not ray.is_initialized():
+        address = address or os.environ.get("RAY_ADDRESS") or None
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # of any kind, from any of its processes
+            where = f"no Ray cluster answers at '{address}'" if address else "Ray does not start"
+            raise FaithscopeError(
+                f"{where[0].upper()}{where[1:]} ({said(error)}): start one with `ray start "
+                "--head`, or leave the address out to use this machine."
+            ) from None
+    node = getattr(ray._private.worker, "_global_node", None)
+    return str(getattr(node, "webui_url", "") or "")
+
+
+def _machines() -> list[Mapping[str, float]]:
+    """What each of the machines has."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node["Resources"] for node in nodes if node["Alive"]]
+
+
+def _resources() -> Mapping[str, float]:
+    """What the machines have in all."""
+    total: Counter[str] = Counter()
+    for machine in _machines():
+        total.update(machine)
+    return total
+
+
+def _wants_gpu(device: str, given: Given) -> bool:
+    """Whether tasks run on GPUs: a model that was given stays on the kind of device it is on."""
+    if device != "auto":
+        return device == "cuda"
+    if given.model is None:
+        return _resources().get("GPU", 0) > 0
+    module = getattr(given.model, "module", given.model)
+    parameters = getattr(module, "parameters", None)
+    first = next(iter(parameters()), None) if callable(parameters) else None
+    return "cuda" in str(getattr(module if first is None else first, "device", ""))
+
+
+# Workers
+
+_IDLE: dict[Need, list[Any]] = {}
+"""Workers of runs that have ended, for the next one in this process: to start one takes seconds."""
+
+
+def _release(need: Need, actors: list[Any]) -> None:
+    if ray.is_initialized():
+        _IDLE.setdefault(need, []).extend(actors)
+
+
+def _dismiss(actors: list[Any]) -> None:
+    for actor in actors:
+        with suppress(Exception):
+            ray.kill(actor)
+    actors.clear()
+
+
+class Crew:
+    """The workers of one run on Ray: an executor, which plans there, too."""
+
+    def __init__(self, need: Need, wanted: int | None, given: Given, dashboard: str) -> None:
+        self.need, self.wanted, self.given, self.dashboard = need, wanted, given, dashboard
+        self.actors: list[Any] = []
+        self._steps: list[tuple[str, Any]] = []
+        """How the plan came about, for a worker that must make it once more."""
+        self._planner: Any = None
+        self._planned: Planned | None = None
+        self._told: set[str] = set()
+        weakref.finalize(self, _release, need, self.actors).atexit = False
+
+    def room(self) -> int:
+        """How many workers find room on the machines that are there now."""
+        return sum(map(self.need.fit, _machines()))
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are to be."""
+        room = max(1, self.room())
+        return room if self.wanted is None else min(self.wanted, room)
+
+    def __str__(self) -> str:
+        machines = len(_machines())
+        workers = f"{self.workers} worker{'s' * (self.workers != 1)} with {self.need}"
+        seen = f"; dashboard: http://{self.dashboard}" if self.dashboard else ""
+        return f"ray: {workers} on {machines} machine{'s' * (machines != 1)}{seen}"
+
+    def start_actor(self) -> Any:
+        """A worker of an earlier run, or a new one, which is not there yet."""
+        idle = _IDLE.get(self.need)
+        if idle:
+            actor = idle.pop()
+        else:
+            path = tuple(held for held in sys.path if held and os.path.isdir(held))
+            place = Place(os.getcwd(), path, self.need.cpus, __version__)
+            options = {"num_cpus": self.need.cpus, "num_gpus": self.need.gpus}
+            remote = ray.remote(RayWorker).options(**options, max_concurrency=4)
+            actor = remote.remote(place)
+        self.actors.append(actor)
+        return actor
+
+    def forget(self, actor: Any) -> None:
+        """Part with a worker that is gone or broken."""
+        if actor in self.actors:
+            self.actors.remove(actor)
+        if actor is self._planner:
+            self._planner = None
+        _dismiss([actor])
+
+    # Planning
+
+    def prepare(self, make: Callable[[], Planned]) -> Planned:
+        """Plan on a worker, which knows the device; what is "auto" is decided there."""
+        try:
+            sent = packed(make)
+        except Exception as error:
+            refuse_unsendable(self.given, error)
+        return self._step("prepare", sent)
+
+    def change(self, change: Callable[[Planned], Planned]) -> Planned:
+        """Change the plan where it was made."""
+        return self._step("change", packed(change))
+
+    def measure(self) -> Mapping[str, float]:
+        """Seconds that a unit of cost takes on one worker."""
+        found: Mapping[str, float] = self._ask("measure")
+        return found
+
+    def check_inputs(self, tasks: Iterable[Task], inputs: Mapping[str, str]) -> None:
+        """Refuse data that are not those of a finished run, whose tasks had these inputs."""
+        self._ask("check_inputs", list(tasks), inputs)
+
+    def _step(self, name: str, sent: Sent) -> Planned:
+        step = name, ray.put(sent)
+        planned: Planned = unpacked(self._ask(*step))
+        self._steps.append(step)
+        self._planned = planned
+        return planned
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """Ask the worker that planned; if it is gone, another makes the same plan first."""
+        for left in reversed(range(TRIES)):
+            actor = self._planner
+            try:
+                if actor is None:
+                    actor = self._planner = self._taught(self.start_actor())
+                    for step in self._steps:
+                        self.value(ray.get(getattr(actor, step[0]).remote(step[1])))
+                return self.value(ray.get(getattr(actor, name).remote(*arguments)))
+            except RayError as error:
+                self.forget(self._planner or self.actors[-1])
+                if not left:
+                    raise died(error) from None
+        raise AssertionError
+
+    def _taught(self, actor: Any) -> Any:
+        """A worker that knows what this process has registered, once it is there."""
+        about = actor.about.remote()
+        waited = 0.0
+        while not ray.wait([about], timeout=PATIENCE)[0]:
+            waited += PATIENCE
+            if waited >= LONELY:
+                raise no_worker(self.need)
+            warnings.warn(f"Ray has started no worker yet, after {waited:.0f} s.", stacklevel=2)
+        known = self.value(ray.get(about))
+        entries = {
+            kind: {name: held[name] for name in held if name not in known.get(kind, ())}
+            for kind, held in registries().items()
+        }
+        if any(entries.values()):
+            self.value(ray.get(actor.learn.remote(_sent(entries))))
+        return actor
+
+    def value(self, reply: Reply) -> Any:
+        """What a worker answered; its sentence is raised, its warnings are passed on."""
+        self.warn(reply.warnings)
+        if reply.error:
+            raise FaithscopeError(reply.error, reason=reply.reason)
+        return reply.value
+
+    def warn(self, texts: Sequence[str]) -> None:
+        """Pass warnings on, each of them once."""
+        for text in texts:
+            if text not in self._told:
+                self._told.add(text)
+                warnings.warn(text, stacklevel=2)
+
+    # Running
+
+    def run(self, scheduler: Scheduler, keep_every: float) -> None:
+        """Run whatever the scheduler has to do."""
+        if scheduler.is_over:
+            return
+        assert self._planned is not None
+        root, store = scheduler.store.root, scheduler.store
+        job = Job(
+            str(root.absolute() if isinstance(root, Path) else root),
+            self._planned.plan,
+            is_lasting=store.is_lasting,
+            uses_store=any(task.makes for task in scheduler.tasks),
+            keep_every=keep_every,
+        )
+        try:
+            shift = Shift(self, scheduler, job, ray.put(self._ask("kit")))
+            shift.work()
+            shift.end()
+        except BaseException:
+            self._planner = None
+            _dismiss(self.actors)
+            raise
+
+    @property
+    def planner(self) -> Any:
+        """The worker that planned, None if it is gone."""
+        return self._planner
+
+
+@dataclass(eq=False)
+class Seat:
+    """One worker, as the driver sees it."""
+
+    actor: Any
+    asked: Any
+    """The call that it has not answered yet: to begin, then for news."""
+    tasks: dict[str, Task] = field(default_factory=dict)
+    """What is in its inbox or in its stages, in order."""
+    is_ready: bool = False
+    recall: Any = None
+    pace: float = 1.0
+    """Seconds that it takes for a task."""
+    heard: float = field(default_factory=time.monotonic)
+
+    @property
+    def depth(self) -> int:
+        """Tasks that it should have."""
+        return min(DEEPEST, max(SHALLOWEST, math.ceil(AHEAD / max(self.pace, 1e-6))))
+
+
+class Shift:
+    """A run in progress: who does what, and what comes of it."""
+
+    def __init__(self, crew: Crew, scheduler: Scheduler, job: Job, kit: Any) -> None:
+        self.crew, self.scheduler, self.job, self.kit = crew, scheduler, job, kit
+        self.seats: list[Seat] = []
+        self.tries: Counter[str] = Counter()
+        self.suspects: set[str] = set()
+        """Tasks in whose company a worker died: they are tried alone."""
+        self.alone: list[Task] = []
+        """Suspects that wait for a worker with nothing else to do."""
+        self.deaths = 0
+        """Workers that died since a task was finished."""
+        self.target = 0
+        self.counted = 0.0
+        self.manned = time.monotonic()
+        """When there was a worker last."""
+
+    def work(self) -> None:
+        """Keep every worker busy until nothing is left to do."""
+        while not self.scheduler.is_over:
+            self._fill()
+            self._assign()
+            if not (self.alone or any(seat.tasks for seat in self.seats)):
+                if not self.scheduler.has_ready:
+                    return  # what is left waits for tasks that were given up
+                self._check_manned()
+            self._listen()
+
+    def end(self) -> None:
+        """Let the workers leave what nobody wants any more."""
+        for seat in self.seats:
+            seat.actor.rest.remote()
+
+    def _check_manned(self) -> None:
+        now = time.monotonic()
+        if any(seat.is_ready for seat in self.seats):
+            self.manned = now
+        elif now - self.manned > LONELY:
+            raise no_worker(self.crew.need)
+        elif now - self.manned > PATIENCE:
+            self.crew.warn(["No worker is left, and Ray has started no other yet."])
+
+    # Workers
+
+    def _fill(self) -> None:
+        """Have as many workers as there is room for: machines come and go."""
+        if time.monotonic() - self.counted > TICK:
+            self.target, self.counted = self.crew.workers, time.monotonic()
+        taken = [seat.actor for seat in self.seats]
+        free = [actor for actor in self.crew.actors if actor not in taken]
+        while len(self.seats) < self.target:
+            actor = free.pop(0) if free else self.crew.start_actor()
+            kit = None if actor is self.crew.planner else self.kit
+            self.seats.append(Seat(actor, actor.begin.remote(self.job, kit)))
+
+    def _lose(self, seat: Seat, error: Exception, culprit: Task | None = None) -> None:
+        """A worker is gone: its tasks go to others, those that it may have died of alone."""
+        self.seats.remove(seat)
+        self.crew.forget(seat.actor)
+        self.deaths += 1
+        if self.deaths > TRIES + 4 * max(2, self.target):
+            raise died(error)
+        tasks = list(seat.tasks.values())
+        for place, task in enumerate(tasks):
+            if culprit is None and place < AT_ONCE:
+                self._fail(task, f"its worker died: {reason_of(error)}")
+            elif task is culprit:
+                self._fail(task, str(error))
+            else:
+                self.scheduler.give_back(task)
+
+    def _fail(self, task: Task, why: str) -> None:
+        self.tries[task.id] += 1
+        if self.tries[task.id] >= TRIES:
+            self.scheduler.give_up(task, why)
+        else:
+            self.suspects.add(task.id)
+            self.scheduler.give_back(task)
+
+    # Handing out
+
+    def _assign(self) -> None:
+        """Fill inboxes evenly, as deep as they should be; suspects have a worker to themselves."""
+        pushed: dict[int, list[Errand]] = {}
+        ready = [seat for seat in self.seats if seat.is_ready and not self._is_quarantined(seat)]
+        while ready:
+            seat = min(ready, key=lambda held: len(held.tasks))
+            if self.alone:
+                if not seat.tasks:
+                    self._give(seat, self.alone.pop(), pushed)
+                ready.remove(seat)  # or it is left to run dry
+                continue
+            if len(seat.tasks) >= seat.depth:
+                break
+            task = self.scheduler.next()
+            if task is None:
+                self._recall(ready)
+                break
+            if task.id in self.suspects:
+                self.alone.append(task)
+            else:
+                self._give(seat, task, pushed)
+        for place, errands in pushed.items():
+            self.seats[place].actor.push.remote(errands)
+
+    def _is_quarantined(self, seat: Seat) -> bool:
+        return any(name in self.suspects for name in seat.tasks)
+
+    def _give(self, seat: Seat, task: Task, pushed: dict[int, list[Errand]]) -> None:
+        if not seat.tasks:
+            seat.heard = time.monotonic()
+        seat.tasks[task.id] = task
+        known = self.scheduler.store.hashes
+        hashes = {name: known[name] for name in task.reads if name in known}
+        errand = Errand(task, hashes, self.scheduler.is_done(task))
+        pushed.setdefault(self.seats.index(seat), []).append(errand)
+
+    def _recall(self, ready: Sequence[Seat]) -> None:
+        """Nothing is left for an idle worker: ask the busiest one for the last of its tasks."""
+        busiest = max(ready, key=lambda held: len(held.tasks))
+        if all(seat.tasks for seat in ready) or len(busiest.tasks) < 2 or busiest.recall:
+            return
+        busiest.recall = busiest.actor.recall.remote([list(busiest.tasks)[-1]])
+
+    # Taking in
+
+    def _listen(self) -> None:
+        """Wait until a worker says something, and hear all that have."""
+        calls = {seat.asked: seat for seat in self.seats}
+        calls |= {seat.recall: seat for seat in self.seats if seat.recall is not None}
+        if not calls:
+            time.sleep(TICK / 10)
+            return
+        heard, _ = ray.wait(list(calls), timeout=TICK)
+        heard, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0) if heard else ([], [])
+        for call in heard:
+            if calls[call] in self.seats and not self.scheduler.is_over:
+                self._hear(calls[call], call)
+
+    def _hear(self, seat: Seat, call: Any) -> None:
+        try:
+            value = ray.get(call)
+        except (RayError, GetTimeoutError) as error:
+            self._lose(seat, error)
+            return
+        if call is seat.recall:
+            seat.recall = None
+            for name in value:
+                if name in seat.tasks:
+                    self.scheduler.give_back(seat.tasks.pop(name))
+            return
+        if not seat.is_ready:
+            self.crew.value(value)
+            seat.is_ready = True
+        else:
+            self._take(seat, value)
+        if seat in self.seats:
+            seat.asked = seat.actor.poll.remote()
+
+    def _take(self, seat: Seat, news: News) -> None:
+        self.crew.warn(news.warnings)
+        for name, (doing, done) in news.progress.items():
+            if name in seat.tasks:
+                self.scheduler.tell(name, doing, done)
+        for name, outcome in news.looked:
+            self.scheduler.look_again(seat.tasks.pop(name), outcome)
+        for name, outcome in news.done:
+            task = seat.tasks.pop(name)
+            self.scheduler.take(task, self.scheduler.keep(task, outcome))
+            self.suspects.discard(name)
+            self.deaths = 0
+        count = len(news.done) + len(news.looked)
+        if count:
+            now = time.monotonic()
+            seat.pace = 0.5 * seat.pace + 0.5 * (now - seat.heard) / count
+            seat.heard = now
+        for name, failure in news.failed:
+            if seat in self.seats:
+                self._take_failure(seat, seat.tasks[name], failure)
+
+    def _take_failure(self, seat: Seat, task: Task, failure: Failure) -> None:
+        if failure.is_final:
+            raise FaithscopeError(failure.why)
+        if failure.is_of_worker:  # a GPU that has failed once fails for ever
+            self._lose(seat, RuntimeError(failure.why), culprit=task)
+        else:
+            del seat.tasks[task.id]
+            self._fail(task, failure.why)
+
+
+def _sent(entries: Mapping[str, Mapping[str, Any]]) -> Sent:
+    for kind, held in entries.items():
+        for name, item in held.items():
+            try:
+                packed(item)
+            except Exception as error:
+                raise FaithscopeError(
+                    f"The {kind} '{name}' cannot be sent to the workers on Ray ({said(error)}): "
+                    "define it at the top of a module that they can import."
+                ) from None
+    return packed(entries)
+
+
+def reason_of(error: Exception) -> str:
+    """What Ray says of a death, in a line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300].rstrip(".")
+
+
+def died(error: Exception) -> FaithscopeError:
+    """The sentence for workers that do not live."""
+    return FaithscopeError(
+        f"The workers on Ray die ({reason_of(error)}): see that every machine has faithscope and "
+        "memory enough; what is finished is kept, and the same command resumes it."
+    )
+
+
+def no_worker(need: Need) -> FaithscopeError:
+    """The sentence for a cluster that is full, or gone."""
+    return FaithscopeError(
+        f"Ray has started no worker with {need} for {LONELY / 60:.0f} minutes: see `ray status`; "
+        "what is finished is kept, and the same command resumes it."
+    )
