@@ -186,9 +186,10 @@ def test_weights_and_states_that_cannot_be_read_now_stay(tmp_path):
 def test_a_folder_that_is_removed_during_the_run_is_said_to_be_gone(run, tmp_path, monkeypatch):
     out, write = tmp_path / "run", Store.write
 
-    def removed(*arguments: Any) -> None:
-        write(*arguments)
+    def removed(*arguments: Any) -> Any:
+        card = write(*arguments)
         shutil.rmtree(out)
+        return card
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write", removed)

@@ -85,7 +85,7 @@ def machine_of(plan: Plan, tasks: Sequence[Mapping[str, Any]]) -> Machine:
     """The machines that did the work, by the rows of the tasks, and what collected it."""
     return Machine(
         device=joined_names(row["machine"] for row in tasks),
-        hosts=tuple(dict.fromkeys(row["host"] for row in tasks)),
+        hosts=tuple(dict.fromkeys(row["host"] for row in tasks if row["host"])),
         threads=plan.threads or torch.get_num_threads(),
         platform=platform.platform(),
         python=platform.python_version(),
