@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence
@@ -88,6 +89,7 @@ def explain_batch(
         _ONE_AT_A_TIME,
         torch.inference_mode(False),
         torch.autocast(images.device.type, enabled=False),
+        _repeatable(images.device),
         undisturbed(model.module),
     ):
         for dtype, group in _by_dtype(model, methods).items():
@@ -102,6 +104,15 @@ def explain_batch(
                 target = evidence.target
                 maps |= zip(group, _explain(evidence, chosen), strict=True)
     return [maps[place] for place in range(len(methods))]
+
+
+def _repeatable(device: torch.device) -> AbstractContextManager[None]:
+    """Gradients that are the same every time: on a GPU those of fused attention are not.
+
+    It sums in whatever order its threads come. The plain formula takes 3 % longer (ViT-B/16,
+    integrated gradients, H200) and half a GiB more.
+    """
+    return nullcontext() if device.type != "cuda" else sdpa_kernel(SDPBackend.MATH)
 
 
 def _in_type(model: Model, dtype: torch.dtype) -> AbstractContextManager[None]:
