@@ -107,3 +107,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say how many odd inputs were tried."""
     if fuzzing.tried:
         terminalreporter.write_line(f"{fuzzing.tried:,} odd inputs were tried")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Any]:
+    """An S3-compatible server with the bucket "runs", for all tests of a session."""
+    pytest.importorskip("moto")
+    pytest.importorskip("s3fs")
+    from s3 import s3_server
+
+    with s3_server() as server:
+        yield server

@@ -32,7 +32,16 @@ from faithscope.perturb import to_patches, to_pixels
 from faithscope.probes import probe_of
 from faithscope.probes.probe import Probe
 from faithscope.registry import as_list, listed
-from faithscope.request import Given, Perturb, Request, Retrain, as_path, check_request
+from faithscope.request import (
+    Given,
+    Perturb,
+    Place,
+    Request,
+    Retrain,
+    as_path,
+    as_place,
+    check_request,
+)
 from faithscope.result import Result, as_result, load_result, named_objects
 from faithscope.runs import parcel
 from faithscope.runs.executor import Executor, Planned
@@ -399,13 +408,13 @@ class Prepared:
         return self.planned.plan
 
     @property
-    def out(self) -> Path | None:
+    def out(self) -> Place | None:
         """The folder of the run."""
-        return None if self.request.out is None else Path(self.request.out)
+        return None if self.request.out is None else as_place(self.request.out)
 
-    def at(self, out: str | Path) -> Prepared:
+    def at(self, out: str | Place) -> Prepared:
         """The same, kept in a folder; what was left open is as it was chosen there before."""
-        root = as_path(out, "out")
+        root = as_place(out, "out")
         request = self.request.model_copy(update={"out": str(root)})
         adopt = partial(self.probe.adopt, there=begun_plan(root), request=request)
         planned = adopt(self.planned) if self.crew is None else self.crew.change(adopt)
@@ -509,17 +518,18 @@ class Prepared:
             )
 
 
-def pack_run(run: str | Path, to: str | Path | None = None, *, states: bool = False) -> Parcel:
+def pack_run(run: str | Place, to: str | Path | None = None, *, states: bool = False) -> Parcel:
     """Pack a run that was stopped, or is finished, into one archive, to resume elsewhere.
 
     Args:
         run: the folder of the run; nobody may be writing to it.
-        to: the archive; by default beside the run, RUN.tar.gz.
+        to: the archive; by default RUN.tar.gz, beside the run or, of one that is elsewhere, here.
         states: take along how far unfinished trainings are, too (large).
     """
-    root = as_path(run)
+    root = as_place(run)
     whole = root if root.name not in ("", "..") else root.resolve()
-    file = whole.with_name(f"{whole.name}.tar.gz") if to is None else as_path(to)
+    beside = whole.parent if isinstance(whole, Path) else Path()
+    file = beside / f"{whole.name}.tar.gz" if to is None else as_path(to)
     return parcel.pack_run(root, file, lambda plan: probe_of(plan.kind).tasks(plan), states=states)
 
 
@@ -538,8 +548,8 @@ def unpack_run(parcels: str | Path | Iterable[str | Path], out: str | Path) -> U
 
 
 def compare(
-    first: Result | str | Path,
-    second: Result | str | Path,
+    first: Result | str | Place,
+    second: Result | str | Place,
     *,
     methods: Iterable[str] | None = None,
     metrics: Iterable[str] | None = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from faithscope.metrics import MetricLike
 from faithscope.probes import probe_of
 from faithscope.registry import listed
 from faithscope.report.trainings import clips, time_rows
-from faithscope.request import Given, as_path, check_request
+from faithscope.request import Given, Place, as_place, check_request
 from faithscope.request.requests import KINDS
 from faithscope.runs.run import Run, is_run, load_run, save_run
 from faithscope.runs.store import read_plan
@@ -82,15 +81,15 @@ class Result(Findings):
 
         return scores_markdown(self)
 
-    def report(self, path: str | Path) -> Path:
+    def report(self, path: str | Place) -> Place:
         """Write one self-contained HTML page."""
         from faithscope.report.page import write_page
 
-        return write_page(self, as_path(path))
+        return write_page(self, as_place(path))
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Place) -> Place:
         """Write Parquet tables, then manifest.json: a folder without that is not a whole run."""
-        root = as_path(folder)
+        root = as_place(folder)
         there = read_plan(root)
         if there is not None and there.content() != self.manifest.plan.content():
             raise FaithscopeError(f"'{root}' holds another run: choose another folder.")
@@ -168,9 +167,9 @@ def as_result(run: Run) -> Result:
     return Result(run.manifest, run.tables)
 
 
-def load_result(folder: str | Path) -> Result:
+def load_result(folder: str | Place) -> Result:
     """Read a finished run, of either kind; in a folder of runs it must be the only one."""
-    root = as_path(folder)
+    root = as_place(folder)
     if is_run(root):
         return as_result(load_run(root))
     finished, _ = runs_in(root)
@@ -182,20 +181,21 @@ def load_result(folder: str | Path) -> Result:
     return as_result(load_run(finished[0]))
 
 
-def runs_in(root: Path) -> tuple[list[Path], list[str]]:
+def runs_in(root: Place) -> tuple[list[Place], list[str]]:
     """The finished runs in the folders of a study, and the names of those that were only begun."""
     try:
         if (root / "plan.json").exists():
             raise FaithscopeError(
                 f"The run in '{root}' is not finished: run the same command to resume it."
             )
-        below = sorted(path for path in root.iterdir() if path.is_dir())
+        below = [path for path in root.iterdir() if path.is_dir()]
+        below.sort(key=str)
+        begun = [path.name for path in below if (path / "plan.json").exists() and not is_run(path)]
     except OSError as error:
         raise FaithscopeError(
             f"The folder '{root}' cannot be read ({error.strerror}): check the path."
         ) from None
     finished = [path for path in below if is_run(path)]
-    begun = [path.name for path in below if (path / "plan.json").exists() and not is_run(path)]
     if not finished:
         only = f", only unfinished ones ({', '.join(begun)})" if begun else ""
         raise FaithscopeError(

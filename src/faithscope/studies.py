@@ -32,8 +32,10 @@ from faithscope.request import (
     KINDS,
     Given,
     Perturb,
+    Place,
     Request,
     as_path,
+    as_place,
     check_request,
     options,
     plain,
@@ -109,12 +111,12 @@ class Runs:
         """
         return pa.Table.from_pylist(sensitivity_rows(self.results))
 
-    def report(self, path: str | Path) -> Path:
+    def report(self, path: str | Place) -> Place:
         """Write all of them as one self-contained HTML page."""
         notes = [f"Not finished, and not on this page: {', '.join(self.unfinished)}."]
         return write_page(
             self.labelled,
-            as_path(path),
+            as_place(path),
             title=self.name if len(self.results) > 1 else None,
             notes=notes if self.unfinished else (),
         )
@@ -331,14 +333,14 @@ def cell_label(request: Request) -> str:
 
 
 def prepare_cells(
-    study: Study, out: str | Path | None = None, device: str = "auto"
+    study: Study, out: str | Place | None = None, device: str = "auto"
 ) -> Iterator[tuple[str, Prepared]]:
     """Check and plan the runs one after the other; a model is loaded once."""
     if not isinstance(study, Study):
         raise FaithscopeError(f"A study is what fs.load_study gives, got {shown(study)}.")
     loaded: tuple[Any, Model] | None = None
     for label, request in study.cells.items():
-        changes = {} if out is None else {"out": str(as_path(out, "out") / label)}
+        changes = {} if out is None else {"out": str(as_place(out, "out") / label)}
         if request.device == "auto":
             changes["device"] = device
         request = request.model_copy(update=changes)
@@ -352,14 +354,14 @@ def prepare_cells(
 
 
 def forecast_study(
-    study: Study, out: str | Path | None = None, device: str = "auto"
+    study: Study, out: str | Place | None = None, device: str = "auto"
 ) -> dict[str, Forecast]:
     """What every run will cost."""
     return {label: prepared.forecast() for label, prepared in prepare_cells(study, out, device)}
 
 
 def run_study(
-    study: Study, out: str | Path, *, device: str = "auto", run: Runner | None = None
+    study: Study, out: str | Place, *, device: str = "auto", run: Runner | None = None
 ) -> Runs:
     """Run everything into folders below `out`; what is finished is not run again.
 
@@ -384,12 +386,12 @@ def run_study(
 # The runs of a folder
 
 
-def load_results(folder: str | Path) -> Runs:
+def load_results(folder: str | Place) -> Runs:
     """Read the run in a folder, or every finished run in the folders of a study.
 
     Runs that were begun and not finished are named in `unfinished`.
     """
-    root = as_path(folder)
+    root = as_place(folder)
     if is_run(root):
         name = root.resolve().name
         return Runs({name: load_result(root)}, name=name)
@@ -402,7 +404,7 @@ def load_results(folder: str | Path) -> Runs:
     )
 
 
-def _check_kinds(root: Path, results: Mapping[str, Result]) -> None:
+def _check_kinds(root: Place, results: Mapping[str, Result]) -> None:
     """Two kinds of run in one folder cannot be shown together."""
     kinds: dict[str, list[str]] = {}
     for name, result in results.items():
@@ -412,6 +414,7 @@ def _check_kinds(root: Path, results: Mapping[str, Result]) -> None:
         raise FaithscopeError(f"'{root.name}' holds {listed}: give the folder of one of them.")
 
 
-def _moment(path: Path, result: Result) -> tuple[str, int]:
+def _moment(path: Place, result: Result) -> tuple[str, int]:
     """When a run was finished; files know it better than to the second."""
-    return result.manifest.created, (path / "manifest.json").stat().st_mtime_ns
+    own = (path / "manifest.json").stat().st_mtime_ns if isinstance(path, Path) else 0
+    return result.manifest.created, own

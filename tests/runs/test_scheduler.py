@@ -18,8 +18,8 @@ from disasters import cards_in, full_disk, harm, kill_again_and_again, leftovers
 from faithscope.errors import FaithscopeError
 from faithscope.request import Perturb
 from faithscope.runs.cards import MethodCard, MetricCard, Named
-from faithscope.runs.plan import Plan
 from faithscope.runs.local import Local
+from faithscope.runs.plan import Plan
 from faithscope.runs.scheduler import Answers, Forecast, Progress, Scheduler, forecast, look
 from faithscope.runs.store import Store
 from faithscope.runs.tables import table_of_rows

@@ -14,8 +14,8 @@ from faithscope.cli.shared import (
     check_run,
     examples,
     make_folder,
-    path_argument,
     path_option,
+    place_argument,
 )
 from faithscope.errors import printable
 from faithscope.registry import split_specs
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     )
 )
 def compare(
-    first: Annotated[Path, path_argument(metavar="RUN_A", help="The run to compare with.")],
-    second: Annotated[Path, path_argument(metavar="RUN_B", help="The run that is judged.")],
+    first: Annotated[Any, place_argument(metavar="RUN_A", help="The run to compare with.")],
+    second: Annotated[Any, place_argument(metavar="RUN_B", help="The run that is judged.")],
     methods: Annotated[
         str | None, typer.Option(metavar="A,B,…", help="Only these. [default: all of both runs]")
     ] = None,

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -25,6 +24,7 @@ from rich.text import Text
 
 from faithscope.errors import printable
 from faithscope.report.table import UNWRAPPED, Head, Number, Table
+from faithscope.request import Place
 from faithscope.verdicts.sentences import failed_line
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def say_lines(*lines: str, stderr: bool = False) -> None:
         screen(stderr=stderr).print(f"  {printable(line)}", soft_wrap=True)
 
 
-def say_files(files: Mapping[str, Path], *, stderr: bool = False) -> None:
+def say_files(files: Mapping[str, Place], *, stderr: bool = False) -> None:
     """Say what was written where."""
     width = max(map(len, files), default=0)
     say_lines(*(f"{what:<{width}}  {path}" for what, path in files.items()), stderr=stderr)

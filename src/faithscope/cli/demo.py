@@ -18,7 +18,7 @@ from faithscope.cli.shared import (
     path_option,
     saying,
 )
-from faithscope.request import Given, Perturb, check_request
+from faithscope.request import Given, Perturb, Place, check_request
 
 DEMO_METHODS = (
     "integrated_gradients",
@@ -68,7 +68,7 @@ def demo(
             f"{len(prepared.plan.metrics)} metrics\n{forecast}"
         )
         result = run_with_progress(prepared, forecast)
-    files = {"tables": result.save(out / "run")}
+    files: dict[str, Place] = {"tables": result.save(out / "run")}
     show_result(result)
     with waiting("drawing"):
         from faithscope.data.images import choose_subset

@@ -19,10 +19,10 @@ from faithscope.cli.shared import (
     keeping,
     make_folder,
     only_with,
-    path_option,
+    place_option,
 )
 from faithscope.errors import FaithscopeError
-from faithscope.request import Given, Perturb, as_path, check_request
+from faithscope.request import Given, Perturb, Place, as_path, as_place, check_request
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,12 +48,12 @@ def evaluate(
         ),
     ] = None,
     report: Annotated[
-        Path | None,
-        path_option(metavar="FILE.html", help="Write an HTML report."),
+        Any,
+        place_option(metavar="FILE.html", help="Write an HTML report."),
     ] = None,
     source: Annotated[
-        Path | None,
-        path_option(
+        Any,
+        place_option(
             "--from",
             metavar="RUN",
             help="Compute other --metrics of a finished run, no model.",
@@ -65,7 +65,7 @@ def evaluate(
     """Measure how faithful explanations of images are."""
     from faithscope.cli.console import waiting
 
-    out = as_path(asked["out"], "--out") if "out" in asked else None
+    out = as_place(asked["out"], "--out") if "out" in asked else None
     if source is not None:
         only_with(context, "--from", ("source", "metrics", "out", "report", "as_json"))
     for folder in (out, report and report.parent):
@@ -85,23 +85,27 @@ def evaluate(
         show(carry_out(prepared, yes=yes), _kept(out), report, as_json)
 
 
-def _kept(out: Path | None) -> dict[str, Path]:
+def _kept(out: Place | None) -> dict[str, Place]:
     return {} if out is None else {"result": out}
 
 
-def _rescored(source: Path, asked: dict[str, Any], out: Path | None) -> Result:
+def _rescored(source: Place, asked: dict[str, Any], out: Place | None) -> Result:
     """Other metrics of a finished run, kept in a folder of their own."""
     from faithscope.result import load_result
+    from faithscope.runs.files import reading
 
-    if out is not None and any((out / name).exists() for name in ("plan.json", "manifest.json")):
-        raise FaithscopeError(f"'{out}' holds a run already: choose another folder for --out.")
+    if out is not None:
+        with reading(out):
+            taken = any((out / name).exists() for name in ("plan.json", "manifest.json"))
+        if taken:
+            raise FaithscopeError(f"'{out}' holds a run already: choose another folder for --out.")
     result = load_result(source).rescore(asked.get("metrics", "all"))
     if out is not None:
         result.save(out)
     return result
 
 
-def show(result: Result, files: dict[str, Path], report: Path | None, as_json: bool) -> None:
+def show(result: Result, files: dict[str, Place], report: Place | None, as_json: bool) -> None:
     """Show a result, write its page, and say what was written."""
     from faithscope.cli.console import print_json, say_files, show_result, show_skipped, waiting
 

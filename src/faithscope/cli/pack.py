@@ -5,12 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faithscope.cli.shared import Json, app, check_run, examples, path_argument, path_option
+from faithscope.cli.shared import (
+    Json,
+    app,
+    check_run,
+    examples,
+    path_argument,
+    path_option,
+    place_argument,
+)
 from faithscope.errors import FaithscopeError
+from faithscope.request import Place
 
 if TYPE_CHECKING:
     from faithscope.runs.parcel import Unpacked
@@ -18,7 +27,7 @@ if TYPE_CHECKING:
 
 @app.command(epilog=examples("faithscope pack runs/babi1", "faithscope pack run --out run.tar.gz"))
 def pack(
-    run: Annotated[Path, path_argument(metavar="RUN", help="The folder of a run.")],
+    run: Annotated[Any, place_argument(metavar="RUN", help="The folder of a run.")],
     out: Annotated[
         Path | None,
         path_option(metavar="FILE.tar.gz", help="The archive. [default: RUN.tar.gz]"),
@@ -50,7 +59,7 @@ def unpack(
     unpack_to(files, out, as_json)
 
 
-def pack_to(run: Path, out: Path | None, states: bool, as_json: bool) -> None:
+def pack_to(run: Place, out: Path | None, states: bool, as_json: bool) -> None:
     """Pack a run, and say how it is unpacked."""
     from faithscope.cli.console import print_json, say, say_lines, waiting
 
@@ -59,7 +68,8 @@ def pack_to(run: Path, out: Path | None, states: bool, as_json: bool) -> None:
         from faithscope.api import pack_run
 
         parcel = pack_run(run, out, states=states)
-    unpack = shlex.join(["faithscope", "unpack", parcel.file, "--out", str(run)])
+    folder = str(run) if isinstance(run, Path) else run.name  # it is unpacked on a machine
+    unpack = shlex.join(["faithscope", "unpack", parcel.file, "--out", folder])
     if as_json:
         return print_json({"run": str(run), **parcel.model_dump(), "unpack": unpack})
     done = f"{parcel.finished:,} of {parcel.tasks:,} tasks" if parcel.tasks else "the result"

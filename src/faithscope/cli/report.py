@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from faithscope.cli.shared import app, check_run, examples, make_folder, path_argument, path_option
+from faithscope.cli.shared import (
+    app,
+    check_run,
+    examples,
+    make_folder,
+    path_option,
+    place_argument,
+    place_option,
+)
+from faithscope.request import Place
 
 
 @app.command(
@@ -16,15 +25,15 @@ from faithscope.cli.shared import app, check_run, examples, make_folder, path_ar
 )
 def report(
     run: Annotated[
-        Path,
-        path_argument(
+        Any,
+        place_argument(
             metavar="RUN",
             help="A finished run, over images or of ROAR, or the folder of a study.",
         ),
     ],
     out: Annotated[
-        Path | None,
-        path_option(metavar="FILE.html", help="The page. [default: report.html in RUN]"),
+        Any,
+        place_option(metavar="FILE.html", help="The page. [default: report.html in RUN]"),
     ] = None,
     figures: Annotated[
         Path | None,
@@ -50,7 +59,7 @@ def report(
     for folder in (page.parent, figures, tables):
         if folder is not None:
             make_folder(folder)
-    files = {}
+    files: dict[str, Place] = {}
     with waiting("drawing"):
         files["page"] = runs.report(page)
         if figures is not None:

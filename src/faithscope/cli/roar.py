@@ -26,9 +26,11 @@ from faithscope.cli.shared import (
     make_folder,
     only_with,
     path_option,
+    place_option,
 )
 from faithscope.errors import FaithscopeError
-from faithscope.request import Given, Retrain, as_path, check_request
+from faithscope.request import Given, Place, Retrain, as_path, as_place, check_request
+from faithscope.request.remote import RemotePath
 
 if TYPE_CHECKING:
     from faithscope.api import Prepared
@@ -71,8 +73,8 @@ def roar(
     ] = None,
     dry_run: DryRun = False,
     pack: Annotated[
-        Path | None,
-        path_option(metavar="RUN", help="The same as `faithscope pack RUN`."),
+        Any,
+        place_option(metavar="RUN", help="The same as `faithscope pack RUN`."),
     ] = None,
     unpack: Annotated[
         list[Path] | None,
@@ -94,18 +96,18 @@ def roar(
     """
     from faithscope.cli.console import note, print_json, say, waiting
 
-    out = as_path(asked["out"], "--out") if "out" in asked else None
+    out = as_place(asked["out"], "--out") if "out" in asked else None
     if demo:
         only_with(context, "--demo", ("demo", "out", "device", "as_json"))
         with _one_thread():
             device = asked.get("device", "auto")
-            return run_demo(out or Path("faithscope-roar-demo"), device, as_json)
+            return run_demo(as_path(out or "faithscope-roar-demo", "--out"), device, as_json)
     if pack is not None:
         only_with(context, "--pack", ("pack", "out", "states", "as_json"))
-        return pack_to(pack, out, states, as_json)
+        return pack_to(pack, _here(out), states, as_json)
     if unpack:
         only_with(context, "--unpack", ("unpack", "out", "as_json"))
-        return unpack_to(unpack, out, as_json)
+        return unpack_to(unpack, _here(out), as_json)
     if states:
         raise FaithscopeError("--states has no effect without --pack: leave it out.")
     if "data" not in asked:
@@ -140,6 +142,10 @@ def roar(
         show(prepared, as_json, yes)
 
 
+def _here(out: Place | None) -> Path | None:
+    return None if out is None else as_path(out, "--out")
+
+
 def _folder(prepared: Prepared) -> str:
     return f"roar-{_plain(prepared.plan.model.name)}-{_plain(prepared.plan.data.name)}"
 
@@ -156,7 +162,8 @@ def show(prepared: Prepared, as_json: bool, yes: bool) -> None:
         say()
     assert prepared.out is not None
     files = {"result": prepared.out}
-    if os.access(prepared.out, os.W_OK):  # a finished run may be there only to be read
+    out = prepared.out
+    if isinstance(out, RemotePath) or os.access(out, os.W_OK):  # a finished run may only be read
         with waiting("drawing"):
             files["report"] = result.report(prepared.out / "report.html")
     say_files(files, stderr=as_json)
@@ -223,7 +230,12 @@ def run_demo(out: Path, device: str, as_json: bool) -> None:
     with waiting("drawing"):
         page = result.report(out / "report.html")
         write_figures({"": result}, out / "figures")
-    files = {"report": page, "synthetic": figure, "figures": out / "figures", "run": out / "run"}
+    files: dict[str, Place] = {
+        "report": page,
+        "synthetic": figure,
+        "figures": out / "figures",
+        "run": out / "run",
+    }
     if as_json:
         curves = {name: curve.tolist() for name, curve in known.curves.items()}
         print_json({"synthetic": {"curves": curves, "orders": known.orders}, **as_data(result)})

@@ -22,10 +22,10 @@ from faithscope.cli.shared import (
     keeping,
     make_folder,
     path_argument,
-    path_option,
+    place_option,
 )
 from faithscope.errors import FaithscopeError, shown
-from faithscope.request import Perturb
+from faithscope.request import Perturb, Place
 
 if TYPE_CHECKING:
     from faithscope.api import Prepared
@@ -46,8 +46,8 @@ def run(
     study: Annotated[Path, path_argument(metavar="STUDY.yaml", help="What to measure.")],
     asked: dict[str, Any],
     out: Annotated[
-        Path | None,
-        path_option(
+        Any,
+        place_option(
             metavar="DIR",
             help="Where to keep the runs. [default: runs/STUDY here]",
         ),
@@ -81,7 +81,7 @@ def run(
         where = {name: asked.pop(name) for name in ON_RAY if name in asked}
         wanted = load_study(study, {**_changes(changes), **asked}).run_on(**where)
         wanted = wanted.trusted() if trusted else wanted
-    folder = out or Path("runs") / wanted.name
+    folder: Place = out or Path("runs") / wanted.name
     with keeping(folder, wanted.cells), waiting("measuring what it will cost"):
         costs = forecast_study(wanted, folder, device)
     for label, cost in costs.items():

@@ -24,7 +24,8 @@ import typer
 from typer.core import TyperGroup
 
 from faithscope.errors import FaithscopeError, printable, unknown
-from faithscope.request import as_path
+from faithscope.request import Place, as_path, as_place
+from faithscope.request.remote import RemotePath
 from faithscope.version import __version__
 
 if TYPE_CHECKING:
@@ -62,8 +63,18 @@ def typed_path(text: str) -> Path:
         raise NoPath(str(error)) from None
 
 
+def typed_place(text: str) -> Place:
+    """The place of a run or its page as it was typed, a path or an address."""
+    try:
+        return as_place(text)
+    except FaithscopeError as error:
+        raise NoPath(str(error)) from None
+
+
 path_option = partial(typer.Option, parser=typed_path)
 path_argument = partial(typer.Argument, parser=typed_path)
+place_option = partial(typer.Option, parser=typed_place)
+place_argument = partial(typer.Argument, parser=typed_place)
 
 
 class Commands(TyperGroup):
@@ -223,19 +234,22 @@ def saying(left: Callable[[], str]) -> Iterator[None]:
         _LEFT.pop()
 
 
-def keeping(out: Path | None, cells: Iterable[str] = ("",)) -> AbstractContextManager[None]:
+def keeping(out: Place | None, cells: Iterable[str] = ("",)) -> AbstractContextManager[None]:
     """Say what is kept in the folder of a run, or in those of a study's cells, if it is stopped."""
-    was_there = out is not None and out.is_dir()
+    was_there = isinstance(out, Path) and out.is_dir()
 
     def left() -> str:
-        if out is not None and was_there and not out.is_dir():
+        if isinstance(out, Path) and was_there and not out.is_dir():
             return f"the folder {out} is gone, with what was in it"
-        return _kept(out, cells)
+        try:
+            return _kept(out, cells)
+        except OSError:
+            return f"what is finished is kept in {out}; run the same command to resume"
 
     return saying(left)
 
 
-def _kept(out: Path | None, cells: Iterable[str]) -> str:
+def _kept(out: Place | None, cells: Iterable[str]) -> str:
     """What is left in the folders of runs, in words."""
     if out is None:
         return "nothing is kept without --out"
@@ -327,22 +341,29 @@ def only_with(context: typer.Context, mode: str, allowed: tuple[str, ...]) -> No
             raise FaithscopeError(f"{parameter.opts[0]} has no effect with {mode}: leave it out.")
 
 
-def check_run(folder: Path) -> None:
+def check_run(folder: Place) -> None:
     """Refuse a folder that is not there at once, before anything heavy is imported."""
     try:
         there = folder.is_dir()
-    except OSError:  # whose folder may not be looked into
-        there = False
+    except OSError as error:
+        if isinstance(folder, RemotePath):
+            raise FaithscopeError(
+                f"'{folder}' cannot be read ({error.strerror}): check the address, the network and "
+                "your credentials."
+            ) from None
+        there = False  # whose folder may not be looked into
     if not there:
         raise FaithscopeError(f"There is no folder '{folder}': give the folder of a run.")
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Place) -> None:
     """Make a folder to write to, before the work rather than after it.
 
     One with a finished run, or with a study's, may be there only to be read.
     """
     try:
+        if isinstance(folder, RemotePath):
+            return folder.check_reachable()
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FaithscopeError(

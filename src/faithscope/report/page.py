@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -21,6 +20,7 @@ from faithscope.report.table import keep_together
 from faithscope.report.tables import written
 from faithscope.report.texts import SHADES
 from faithscope.report.trainings import mixed
+from faithscope.request import Place, as_place
 from faithscope.runs.files import write_output
 from faithscope.verdicts.findings import Findings
 from faithscope.verdicts.sentences import ends_sentence, headline, stopping, verdicts, warnings
@@ -29,11 +29,11 @@ from faithscope.version import __version__
 
 def write_page(
     results: Findings | Mapping[str, Findings],
-    path: str | Path,
+    path: str | Place,
     *,
     title: str | None = None,
     notes: Sequence[str] = (),
-) -> Path:
+) -> Place:
     """Write a run, or the runs of a study by name, as one self-contained HTML page.
 
     Args:
@@ -43,7 +43,7 @@ def write_page(
         notes: warnings to show at its top.
     """
     text = render_page(results, title=title, notes=notes)
-    return write_output(Path(path), text.encode("utf-8", "backslashreplace"), "page")
+    return write_output(as_place(path), text.encode("utf-8", "backslashreplace"), "page")
 
 
 def render_page(

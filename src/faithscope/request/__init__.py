@@ -6,7 +6,7 @@ Nothing heavy is imported here, since `--help` reads it.
 from faithscope.request.check import check_request, plain
 from faithscope.request.given import Given
 from faithscope.request.option import Option, options, python_names
-from faithscope.request.paths import as_path, existing_path
+from faithscope.request.paths import Place, as_path, as_place, existing_path
 from faithscope.request.requests import KINDS, Perturb, Request, Retrain
 from faithscope.request.text import read_texts
 
@@ -15,9 +15,11 @@ __all__ = [
     "Given",
     "Option",
     "Perturb",
+    "Place",
     "Request",
     "Retrain",
     "as_path",
+    "as_place",
     "check_request",
     "existing_path",
     "options",

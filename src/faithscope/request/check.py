@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from faithscope.errors import FaithscopeError, shown, unknown
 from faithscope.registry import MOST_ITEMS, registry
 from faithscope.request.option import Option, options, python_names
-from faithscope.request.paths import as_path
+from faithscope.request.paths import as_path, as_place
 from faithscope.request.requests import Request
 
 R = TypeVar("R", bound=Request)
@@ -31,7 +31,7 @@ def check_request(kind: type[R], values: Mapping[str, Any], *, of: str = "option
         if name not in known:
             raise unknown(of, str(name), python_names(kind))
     given: dict[str, Any] = {
-        name: str(as_path(value, known[name].name or name))
+        name: str((as_place if name == "out" else as_path)(value, known[name].name or name))
         if known[name].is_path and value is not None
         else _in_its_form(kind.model_fields[name].annotation, plain(value))
         for name, value in values.items()

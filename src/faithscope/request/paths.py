@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from faithscope.errors import FaithscopeError, shown
+from faithscope.request.remote import ADDRESS, RemotePath, remote_path
 
+Place = Path | RemotePath
+"""Where a run may lie: a folder here, or at an address such as s3://bucket/run."""
 LONGEST_NAME, LONGEST_PATH = 255, 4095
 """In bytes, as file systems have them."""
 
 
 def as_path(value: Any, what: str = "The path") -> Path:
-    """A path with `~` expanded; what cannot be one is refused.
+    """A path on this machine, with `~` expanded; what cannot be one is refused.
 
     Args:
         value: text, or anything that is a path to Python.
@@ -22,6 +25,19 @@ def as_path(value: Any, what: str = "The path") -> Path:
     >>> as_path("runs/mine").parts
     ('runs', 'mine')
     """
+    place = as_place(value, what)
+    if isinstance(place, RemotePath):
+        raise FaithscopeError(
+            f"{what} '{place}' is not on this machine: give a file or folder here; only runs and "
+            "their pages may lie elsewhere."
+        )
+    return place
+
+
+def as_place(value: Any, what: str = "The path") -> Place:
+    """A path, or the place of a run at an address; what cannot be one is refused."""
+    if isinstance(value, RemotePath):
+        return value
     try:
         text = os.fsdecode(os.fspath(value))
     except Exception:  # somebody's own __fspath__, too
@@ -41,6 +57,10 @@ def as_path(value: Any, what: str = "The path") -> Path:
             f"{what} {shown(text)} is too long: a name has at most {LONGEST_NAME} bytes, a path "
             f"{LONGEST_PATH}."
         )
+    if (address := ADDRESS.fullmatch(text)) is not None:
+        if address[1].lower() not in ("file", "local"):
+            return remote_path(text, what)
+        text = address[2]
     try:
         return Path(text).expanduser()
     except RuntimeError:

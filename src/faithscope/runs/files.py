@@ -8,27 +8,44 @@ import json
 import os
 import re
 import secrets
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from filelock import Timeout
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from faithscope.errors import FaithscopeError
+from faithscope.request.paths import Place
+from faithscope.request.remote import RemotePath
+
+A = TypeVar("A")
+B = TypeVar("B")
+P = TypeVar("P", Path, RemotePath, Place)
 
 Tensors = Mapping[str, Tensor]
+AT_ONCE = 16
+"""Requests to another machine."""
 A_WHILE = 60.0
 """Seconds; to write a file takes less."""
+IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
 _TOKEN = re.compile(r"[0-9a-f]{8}")
 MOST_ROWS = 1000
 """By byte of a Parquet file: it could say of a billion that they are all the same."""
+
+
+class StoreError(FaithscopeError):
+    """Files cannot be read or written, which may pass."""
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -39,11 +56,14 @@ def write_file(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Place, content: bytes) -> None:
     """Put a file into place in one step: whoever looks sees the old one or the new one.
 
     What a link points to is replaced, not the link; a device or a pipe is no file.
     """
+    if isinstance(path, RemotePath):
+        path.write_bytes(content)
+        return
     path = path.resolve() if path.is_symlink() else path
     if path.exists() and not path.is_file() and not path.is_dir():
         raise FileExistsError(errno.EEXIST, "it is a device or a pipe", str(path))
@@ -56,8 +76,19 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
-def clear_half_written(path: Path) -> None:
+def remove_tree(path: Place) -> None:
+    """Remove a folder as far as that is possible: what is left in it does no harm."""
+    if isinstance(path, RemotePath):
+        with suppress(OSError):
+            path.remove_tree()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def clear_half_written(path: Place) -> None:
     """Remove what a kill left of a file; what was begun a moment ago may be in the making."""
+    if isinstance(path, RemotePath):  # where a file comes in one step
+        return
     start = f".{path.name[:100]}."
     for file in path.parent.iterdir():
         is_left = file.name.startswith(start) and _TOKEN.fullmatch(file.name.removeprefix(start))
@@ -65,7 +96,7 @@ def clear_half_written(path: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def write_output(path: Path, content: bytes, what: str) -> Path:
+def write_output(path: P, content: bytes, what: str) -> P:
     """Write a file that somebody asked for, whole; say so if that is impossible."""
     if not path.name:
         raise FaithscopeError(f"The {what} cannot be written to '{path}', a folder: name a file.")
@@ -80,17 +111,97 @@ def write_output(path: Path, content: bytes, what: str) -> Path:
     return path
 
 
+@contextmanager
+def writing(root: Place) -> Iterator[None]:
+    """Say in a sentence that the disk is full or the folder cannot be written to."""
+    try:
+        yield
+    except Timeout:  # of the lock, which is an OSError, too
+        raise
+    except OSError as error:
+        raise cannot_write(root, error) from error
+
+
+def cannot_write(root: Place, error: OSError, *, is_lasting: bool = True) -> StoreError:
+    """The sentence for what cannot be written."""
+    why = error.strerror or type(error).__name__
+    if isinstance(root, RemotePath):
+        return StoreError(
+            f"'{root}' cannot be written to ({why}): check the address, the network and your "
+            "credentials; what is finished is kept; run the same command to resume."
+        )
+    if not is_lasting:
+        return StoreError(
+            f"The temporary folder '{root}' cannot be written to ({why}): make room, set TMPDIR to "
+            "another folder, or keep the run in one (out=…)."
+        )
+    if error.errno in IN_THE_WAY and (error.filename2 or error.filename):
+        return StoreError(
+            f"'{error.filename2 or error.filename}' is in the way of a run, which cannot be "
+            f"written to '{root}' ({why}): remove it, or choose another folder."
+        )
+    return StoreError(
+        f"'{root}' cannot be written to ({why}): make room or choose another folder; what is "
+        "finished is kept; run the same command to resume."
+    )
+
+
+@contextmanager
+def reading(place: Place) -> Iterator[None]:
+    """Say in a sentence that a file or folder cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(place, error) from error
+
+
+def unreadable(file: Place, error: OSError) -> StoreError:
+    """The sentence for a file that is there and cannot be read: it may be whole, and stays."""
+    why = error.strerror or type(error).__name__
+    if isinstance(file, RemotePath):
+        return StoreError(
+            f"'{file}' cannot be read ({why}): check the address, the network and your "
+            "credentials, and run the same command again."
+        )
+    return StoreError(
+        f"'{file}' cannot be read ({why}): repair or remove it, and run the same command again."
+    )
+
+
 def digest(content: bytes) -> str:
     """The hash by which a file is known to be what was written."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def read_checked(path: Path, expected: str | None) -> bytes:
+def each(place: Place, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
+    """Do something with each of some items: at an address with many at once, since all wait."""
+    if isinstance(place, Path):
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(work, items))
+
+
+def read_if_there(path: Place) -> bytes | None:
+    """The content of a file, None if there is none."""
+    if isinstance(path, Path):
+        return path.read_bytes() if path.exists() else None
+    try:  # without a look before: every request has its price
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def read_checked(path: Place, expected: str | None) -> bytes:
     """The content of a file; a ValueError if its hash is another one."""
     content = path.read_bytes()
+    check_digest(path, content, expected)
+    return content
+
+
+def check_digest(path: Place, content: bytes, expected: str | None) -> None:
+    """A ValueError if the hash of a file is another one."""
     if digest(content) != expected:
         raise ValueError(f"{path.name} is not what was written")
-    return content
 
 
 def reason(error: Exception) -> str:
@@ -152,7 +263,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return held
 
 
-def write_parquet(path: Path, table: pa.Table) -> str:
+def write_parquet(path: Place, table: pa.Table) -> str:
     """Put a table into place; gives the hash of its file."""
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer)

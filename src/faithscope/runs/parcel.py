@@ -26,6 +26,7 @@ from typing import IO, Annotated, Any
 from pydantic import Field, ValidationError
 
 from faithscope.errors import FaithscopeError
+from faithscope.request.paths import Place
 from faithscope.runs.cards import Typed, Whole
 from faithscope.runs.files import (
     as_json,
@@ -34,11 +35,13 @@ from faithscope.runs.files import (
     replace_file,
     sealed,
     unsealed,
+    writing,
 )
+from faithscope.runs.lock import locked
 from faithscope.runs.plan import FORMAT, Plan, differences
 from faithscope.runs.run import Run, is_run, load_run, save_run
 from faithscope.runs.scheduler import State, look
-from faithscope.runs.store import SCRATCH, Store, clear_abandoned, locked, read_plan, writing
+from faithscope.runs.store import SCRATCH, Store, clear_abandoned, read_plan
 from faithscope.runs.tables import SCHEMAS
 from faithscope.runs.task import Task
 
@@ -102,7 +105,7 @@ class Unpacked(Typed):
 
 
 def pack_run(
-    root: Path, to: Path, tasks: Callable[[Plan], Sequence[Task]], *, states: bool = False
+    root: Place, to: Path, tasks: Callable[[Plan], Sequence[Task]], *, states: bool = False
 ) -> Parcel:
     """Pack a run that was stopped, or is finished, into one archive.
 
@@ -114,12 +117,12 @@ def pack_run(
             optimiser's moments of every model. Without it such a task begins anew.
     """
     plan = _planned(root)
-    if to.resolve().is_relative_to(root.resolve()):
+    if isinstance(root, Path) and to.resolve().is_relative_to(root.resolve()):
         raise FaithscopeError(f"A run cannot be packed into itself ('{to}'): choose another file.")
     known = tasks(plan)
     with locked(root, reads=True):
         store = Store(root, plan, looks_on=True)
-        cards = {file.stem: file for file in sorted(root.glob("tasks/*.json"))}
+        cards = sorted(store.finished_tasks())
         own = known or [Task(name, "shard") for name in cards]
         state = look(store, own)
         if is_run(root) and not cards:
@@ -133,7 +136,7 @@ def pack_run(
     return Parcel(file=str(to), size=to.stat().st_size, tasks=len(own), finished=len(state.done))
 
 
-def _check_whole(root: Path) -> None:
+def _check_whole(root: Place) -> None:
     """Refuse a damaged result whose tasks are not kept: there would be nothing to pack."""
     try:
         load_run(root)
@@ -161,7 +164,7 @@ def _names(store: Store, state: State, states: bool) -> list[str]:
 
 
 def _write(
-    to: Path, root: Path, plan: Plan, names: Sequence[str], tasks: int, finished: int
+    to: Path, root: Place, plan: Plan, names: Sequence[str], tasks: int, finished: int
 ) -> None:
     entries = {}
     for name in names:
@@ -183,7 +186,7 @@ def _write(
         raise
 
 
-def _planned(root: Path) -> Plan:
+def _planned(root: Place) -> Plan:
     try:
         plan = read_plan(root)
     except FaithscopeError:

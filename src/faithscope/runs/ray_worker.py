@@ -25,13 +25,14 @@ from faithscope.data.images import loaders_named
 from faithscope.errors import FaithscopeError, said
 from faithscope.models.memory import enough_memory
 from faithscope.registry import registries
-from faithscope.request import as_path
+from faithscope.request import as_place
 from faithscope.runs.executor import Planned
+from faithscope.runs.files import StoreError
 from faithscope.runs.local import Local
 from faithscope.runs.plan import Plan
 from faithscope.runs.sending import Sent, packed, unpacked
 from faithscope.runs.stages import run_stages
-from faithscope.runs.store import Store, StoreError, sees_run
+from faithscope.runs.store import Store, sees_run
 from faithscope.runs.task import Outcome, Task
 from faithscope.version import __version__
 
@@ -208,7 +209,7 @@ class RayWorker:
         """Make ready to run tasks of a job; who planned it has its worker already."""
         self._check_version()
         self.rest()
-        root = as_path(job.root)
+        root = as_place(job.root)
         if job.uses_store and not sees_run(root, job.plan if job.is_lasting else None):
             raise FaithscopeError(
                 f"The worker on '{platform.node()}' does not see the folder '{root}' of the run: "

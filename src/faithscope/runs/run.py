@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from faithscope.errors import FaithscopeError, choose
+from faithscope.request.paths import Place, as_place
+from faithscope.request.remote import RemotePath
 from faithscope.runs.checks import check_tables
 from faithscope.runs.files import (
     read_checked,
@@ -20,6 +22,7 @@ from faithscope.runs.files import (
     reason,
     replace_file,
     sealed,
+    unreadable,
     unsealed,
     write_parquet,
 )
@@ -67,15 +70,17 @@ def check_defined(scores: pa.Table) -> None:
     )
 
 
-def is_run(folder: Path) -> bool:
+def is_run(folder: Place) -> bool:
     """Whether a folder holds a finished run."""
     try:
         return (folder / "manifest.json").exists()
-    except OSError:  # a name too long to be one
-        return False
+    except OSError as error:
+        if isinstance(folder, Path):  # a name too long to be one
+            return False
+        raise unreadable(folder, error) from error
 
 
-def save_run(run: Run, folder: Path) -> Run:
+def save_run(run: Run, folder: Place) -> Run:
     """Write tables, then manifest.json: a folder without that is not a whole run."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "manifest.json").unlink(missing_ok=True)
@@ -91,9 +96,9 @@ def save_run(run: Run, folder: Path) -> Run:
     return replace(run, manifest=manifest)
 
 
-def load_run(folder: str | Path) -> Run:
+def load_run(folder: str | Place) -> Run:
     """Read a finished run; every file must be what was written."""
-    root = Path(folder)
+    root = as_place(folder)
     try:
         manifest = _read_manifest(root / "manifest.json")
         tables = {}
@@ -107,6 +112,9 @@ def load_run(folder: str | Path) -> Run:
         if "samples" in tables and tables["samples"].num_rows != manifest.data.samples:
             raise ValueError("there are not as many samples as it says")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        if isinstance(root, RemotePath) and isinstance(error, OSError):
+            if not isinstance(error, FileNotFoundError):  # no answer: it may be whole
+                raise unreadable(root, error) from error
         raise FaithscopeError(
             f"'{folder}' is not a whole faithscope run ({reason(error)}): run the command that "
             "made it again, or give the folder of another run.",
@@ -115,7 +123,7 @@ def load_run(folder: str | Path) -> Run:
     return Run(manifest, tables)
 
 
-def _read_manifest(file: Path) -> Manifest:
+def _read_manifest(file: Place) -> Manifest:
     held = _unsealed(file)
     try:
         return Manifest.read(held)
@@ -123,7 +131,7 @@ def _read_manifest(file: Path) -> Manifest:
         raise ValueError(f"{file.name}: {reason(error)}") from None
 
 
-def _unsealed(file: Path) -> dict[str, Any]:
+def _unsealed(file: Place) -> dict[str, Any]:
     content = file.read_bytes()
     try:
         return unsealed(content)

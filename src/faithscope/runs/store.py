@@ -16,18 +16,17 @@ what cannot be read now may be whole.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
 import stat
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from filelock import FileLock, Timeout
@@ -35,22 +34,33 @@ from pydantic import Field
 from safetensors import SafetensorError, safe_open
 
 from faithscope.errors import FaithscopeError
+from faithscope.request.paths import Place
 from faithscope.runs.cards import Typed
 from faithscope.runs.checks import check_rows
 from faithscope.runs.files import (
+    StoreError,
     Tensors,
     as_json,
+    cannot_write,
+    check_digest,
     digest,
+    each,
     read_checked,
+    read_if_there,
     read_parquet,
     read_tensors,
+    reading,
     reason,
+    remove_tree,
     replace_file,
     sealed,
     tensor_file,
+    unreadable,
     unsealed,
     write_parquet,
+    writing,
 )
+from faithscope.runs.lock import Lock, locked
 from faithscope.runs.plan import Plan, check_same
 from faithscope.runs.run import Run, is_run, load_run, save_run
 from faithscope.runs.tables import SCHEMAS
@@ -58,15 +68,12 @@ from faithscope.runs.task import Tables, Task
 
 DAMAGED = (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError)
 """What reading a file ends in that is cut, changed or gone; any other OSError is the disk's."""
-IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
+PLAN_SEEN = 10.0
+"""Seconds for which the plan at an address is believed to be there; a look has its price."""
 FOLDERS = ("tasks", "artifacts", "states")
 SCRATCH = ".scratch"
 """The lock of a temporary folder: one that nobody holds is of a process that was killed."""
 _HALF_WRITTEN = re.compile(r"\.(plan\.json|manifest\.json|report\.html|\w+\.parquet)\.[0-9a-f]{8}")
-
-
-class StoreError(FaithscopeError):
-    """Files cannot be read or written, which may pass."""
 
 
 class Card(Typed):
@@ -97,21 +104,26 @@ class Store:
     `refusal`, which says why, it cannot be written to, and a finished run is there to be read.
     """
 
-    root: Path
+    root: Place
     plan: Plan | None = None
     """Whose files they are: what is of another one is not of this run, whatever it is called."""
     is_lasting: bool = True
     looks_on: bool = False
     refusal: FaithscopeError | None = None
+    lock: Lock = field(default_factory=Lock)
+    """Held by the one that opened the folder; others of its run leave artifacts and states."""
     hashes: dict[str, str] = field(default_factory=dict)
     """Of artifacts, by name, as the cards of their makers have them."""
 
     def __post_init__(self) -> None:
         self.mark = "" if self.plan is None else self.plan.mark
+        self._seen = -PLAN_SEEN
+        self._cards: dict[str, bytes | None] | None = None
+        self._left: set[str] | None = None
 
     @staticmethod
     @contextmanager
-    def open(root: Path | None, plan: Plan) -> Iterator[Store]:
+    def open(root: Place | None, plan: Plan) -> Iterator[Store]:
         """Begin a run in a folder, or resume the one that is there if it is the same.
 
         A finished run is read where nothing can be written, too.
@@ -120,13 +132,13 @@ class Store:
             with scratch() as folder:
                 yield Store(folder, is_lasting=False)
             return
-        with locked(root, reads=True) as refusal:
-            if refusal is None:
+        with locked(root, reads=True) as lock:
+            if (refusal := lock.refusal) is None:
                 begin(root, plan)
                 clear_away(root)
             elif not is_run(root) or not check_folder(root, plan):
                 raise refusal
-            yield Store(root, plan, looks_on=refusal is not None, refusal=refusal)
+            yield Store(root, plan, looks_on=refusal is not None, refusal=refusal, lock=lock)
 
     # Tasks
 
@@ -134,17 +146,21 @@ class Store:
         """A task that is finished; None if it is not, or one of its files is damaged."""
         file = self._card_file(task.id)
         try:
-            if not file.exists():
+            if (content := self._read_card(task.id)) is None:
                 return None
-            card = Card.model_validate_json(as_json(unsealed(file.read_bytes())))
+            card = Card.model_validate_json(as_json(unsealed(content)))
             if card.task != task.id or card.plan != self.mark:
                 raise ValueError("its card is of another task or run")
-            tables = {}
-            for name, expected in card.tables.items():
-                content = read_checked(self._table_file(task.id, name), expected)
-                tables[name] = read_parquet(content, SCHEMAS[name])
+            hashes = card.tables
+
+            def read(name: str) -> pa.Table:
+                held = read_checked(self._table_file(task.id, name), hashes[name])
+                table = read_parquet(held, SCHEMAS[name])
                 if self.plan is not None:
-                    check_rows(self.plan, name, tables[name])
+                    check_rows(self.plan, name, table)
+                return table
+
+            tables = dict(zip(hashes, each(self.root, read, hashes), strict=True))
         except DAMAGED as error:
             self._damaged(f"The task '{task.id}' of '{self.root}'", reason(error))
             self.remove(task)
@@ -159,10 +175,11 @@ class Store:
         if not self.is_lasting:
             return card
         with self._writing():
-            hashes = {
-                name: write_parquet(self._table_file(task.id, name), table)
-                for name, table in tables.items()
-            }
+
+            def write(name: str) -> str:
+                return write_parquet(self._table_file(task.id, name), tables[name])
+
+            hashes = dict(zip(tables, each(self.root, write, tables), strict=True))
             card = card.model_copy(update={"tables": hashes})
             self.write_card(card)
             self._state_file(task.id).unlink(missing_ok=True)
@@ -187,18 +204,39 @@ class Store:
         with self._writing():
             (self.root / "tasks").mkdir(exist_ok=True)
             card = card.model_copy(update={"plan": self.mark})
-            replace_file(self._card_file(card.task), sealed(card.model_dump(mode="json")))
+            content = sealed(card.model_dump(mode="json"))
+            replace_file(self._card_file(card.task), content)
+            if self._cards is not None:
+                self._cards[card.task] = content
+            if self._left is not None:
+                self._left |= card.artifacts.keys()
 
     def remove(self, task: Task) -> None:
         """Forget a task, so that it is done again."""
         if not self.looks_on:
             with self._writing():
                 self._card_file(task.id).unlink(missing_ok=True)
-            shutil.rmtree(self.root / "tasks" / task.id, ignore_errors=True)
+            remove_tree(self.root / "tasks" / task.id)
+            if self._cards is not None:
+                self._cards.pop(task.id, None)
 
     def finished_tasks(self) -> set[str]:
         """The names of the tasks that are said to be finished."""
-        return {file.stem for file in (self.root / "tasks").glob("*.json")}
+        with reading(self.root):
+            return {file.stem for file in (self.root / "tasks").glob("*.json")}
+
+    def _read_card(self, task: str) -> bytes | None:
+        """The card of a task, if there is one: at an address all of them are read at once.
+
+        Only the holder of the lock writes cards, and whoever looks on does so for a moment.
+        """
+        if isinstance(self.root, Path):
+            return read_if_there(self._card_file(task))
+        if self._cards is None:
+            files = list((self.root / "tasks").glob("*.json"))
+            contents = each(self.root, read_if_there, files)
+            self._cards = dict(zip([file.stem for file in files], contents, strict=True))
+        return self._cards.get(task)
 
     # Artifacts
 
@@ -206,9 +244,9 @@ class Store:
         """Whether an artifact is there, as it was written."""
         file = self._artifact_file(name)
         try:
-            if not file.exists():
+            if (content := read_if_there(file)) is None:
                 return False
-            read_checked(file, self.hashes.get(name))
+            check_digest(file, content, self.hashes.get(name))
         except DAMAGED as error:
             self._discard(file, error)
             return False
@@ -220,8 +258,8 @@ class Store:
         """Whether an artifact is there, but not as it was written; one that is gone is not."""
         file = self._artifact_file(name)
         try:
-            if file.exists():
-                read_checked(file, self.hashes.get(name))
+            if (content := read_if_there(file)) is not None:
+                check_digest(file, content, self.hashes.get(name))
         except DAMAGED as error:
             self._damaged(f"'{file}'", reason(error))
             return True
@@ -231,10 +269,20 @@ class Store:
 
     def has_tensor(self, name: str, start: str) -> bool:
         """Whether an artifact is there with a tensor called so, or so at its start."""
+        file = self._artifact_file(name)
+        if isinstance(file, Path):
+            try:
+                with safe_open(file, "pt") as held:
+                    return any(name.startswith(start) for name in held.keys())
+            except (OSError, SafetensorError):
+                return False
+        with reading(file):
+            content = read_if_there(file)
         try:
-            with safe_open(self._artifact_file(name), "pt") as file:
-                return any(held.startswith(start) for held in file.keys())
-        except (OSError, SafetensorError):
+            return content is not None and any(
+                name.startswith(start) for name in read_tensors(content)[0]
+            )
+        except ValueError:
             return False
 
     def read_artifact(self, name: str) -> tuple[Tensors, Mapping[str, str]]:
@@ -255,12 +303,31 @@ class Store:
             file.parent.mkdir(parents=True, exist_ok=True)
             replace_file(file, content)
         self.hashes[name] = digest(content)
+        if self._left is not None:
+            self._left.add(name)
         return self.hashes[name]
 
     def drop_artifact(self, name: str) -> None:
         """Forget an artifact that nobody needs any more."""
-        with self._writing():
-            self._artifact_file(name).unlink(missing_ok=True)
+        if self._may_be_left(name):
+            with self._writing():
+                self._artifact_file(name).unlink(missing_ok=True)
+
+    def _may_be_left(self, name: str) -> bool:
+        """Whether an artifact can be there: at an address they are listed once.
+
+        Of what tasks leave afterwards, here or elsewhere, their cards tell.
+        """
+        if isinstance(self.root, Path):
+            return True
+        if self._left is None:
+            with reading(self.root):
+                files = self.root.glob("artifacts/**/*.safetensors")
+                start = len(str(self._artifact_file(""))) - len(".safetensors")
+                self._left = {str(file)[start : -len(".safetensors")] for file in files}
+        was_left = name in self._left
+        self._left.discard(name)
+        return was_left
 
     # How far an unfinished task is
 
@@ -270,9 +337,9 @@ class Store:
         """The kept state of a task, if it is of this very input."""
         file = self._state_file(task.id)
         try:
-            if not file.exists():
+            if (content := read_if_there(file)) is None:
                 return None
-            tensors, said = read_tensors(file.read_bytes())
+            tensors, said = read_tensors(content)
             known = {**about, "plan": self.mark}
             if any(said.get(key) != value for key, value in known.items()):
                 raise ValueError("it is of another input or run")
@@ -320,23 +387,25 @@ class Store:
         """Write the whole run; then the files of its tasks go, if they are not to be kept."""
         if not self.is_lasting:
             return run
+        self._seen = -PLAN_SEEN
         with self._writing():
             run = save_run(run, self.root)
-        shutil.rmtree(self.root / "states", ignore_errors=True)
+        remove_tree(self.root / "states")
         if not keeps_tasks:
-            shutil.rmtree(self.root / "tasks", ignore_errors=True)
+            remove_tree(self.root / "tasks")
         return run
 
-    def _lost(self, file: Path) -> StoreError:
-        if not self.root.exists():
-            return gone(self.root)
+    def _lost(self, file: Place) -> StoreError:
+        with reading(self.root):
+            if not (self.root / "plan.json" if self.is_lasting else self.root).exists():
+                return gone(self.root)
         return StoreError(f"'{file}' was damaged during the run: run the same command again.")
 
     def _damaged(self, what: str, why: str) -> None:
         if not self.looks_on:
             warnings.warn(f"{what} is damaged ({why}): it is computed again.", stacklevel=3)
 
-    def _discard(self, file: Path, error: Exception) -> None:
+    def _discard(self, file: Place, error: Exception) -> None:
         self._damaged(f"'{file}'", reason(error))
         if not self.looks_on:
             with self._writing():
@@ -349,51 +418,27 @@ class Store:
         One that was removed must not come to life again without its plan.
         """
         try:
-            if self.is_lasting and not (self.root / "plan.json").exists():
-                raise gone(self.root)
+            self.lock.check()
+            if self.is_lasting and time.monotonic() - self._seen >= PLAN_SEEN:
+                if not (self.root / "plan.json").exists():
+                    raise gone(self.root)
+                if not isinstance(self.root, Path):
+                    self._seen = time.monotonic()
             yield
         except OSError as error:
             raise cannot_write(self.root, error, is_lasting=self.is_lasting) from error
 
-    def _card_file(self, task: str) -> Path:
+    def _card_file(self, task: str) -> Place:
         return self.root / "tasks" / f"{task}.json"
 
-    def _table_file(self, task: str, table: str) -> Path:
+    def _table_file(self, task: str, table: str) -> Place:
         return self.root / "tasks" / task / f"{table}.parquet"
 
-    def _artifact_file(self, name: str) -> Path:
+    def _artifact_file(self, name: str) -> Place:
         return self.root / "artifacts" / f"{name}.safetensors"
 
-    def _state_file(self, task: str) -> Path:
+    def _state_file(self, task: str) -> Place:
         return self.root / "states" / f"{task}.safetensors"
-
-
-@contextmanager
-def locked(
-    root: Path, *, reads: bool = False, name: str = ".lock"
-) -> Iterator[FaithscopeError | None]:
-    """Make the folder and keep every other process from writing to it.
-
-    With `reads`, a folder that is there and cannot be written to is no error: gives what it is.
-    """
-    lock = FileLock(root / name)
-    refusal = None
-    try:
-        with writing(root):
-            root.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=0)
-    except Timeout:
-        raise FaithscopeError(
-            f"Another run is writing to '{root}': wait for it, or choose another folder."
-        ) from None
-    except FaithscopeError as error:
-        if not (reads and os.path.isdir(root)):
-            raise
-        refusal = error
-    try:
-        yield refusal
-    finally:
-        lock.release()
 
 
 @contextmanager
@@ -424,8 +469,10 @@ def clear_abandoned(place: Path, pattern: str) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
-def clear_away(root: Path) -> None:
-    """Remove what a kill left half written."""
+def clear_away(root: Place) -> None:
+    """Remove what a kill left half written; at an address a file comes in one step."""
+    if not isinstance(root, Path):
+        return
     left = [file for file in root.iterdir() if _HALF_WRITTEN.fullmatch(file.name)]
     for folder in FOLDERS:
         left += (root / folder).rglob(".*.*.*")
@@ -434,45 +481,7 @@ def clear_away(root: Path) -> None:
             file.unlink()
 
 
-@contextmanager
-def writing(root: Path) -> Iterator[None]:
-    """Say in a sentence that the disk is full or the folder cannot be written to."""
-    try:
-        yield
-    except Timeout:  # of the lock, which is an OSError, too
-        raise
-    except OSError as error:
-        raise cannot_write(root, error) from error
-
-
-def cannot_write(root: Path, error: OSError, *, is_lasting: bool = True) -> StoreError:
-    """The sentence for what cannot be written."""
-    why = error.strerror or type(error).__name__
-    if not is_lasting:
-        return StoreError(
-            f"The temporary folder '{root}' cannot be written to ({why}): make room, set TMPDIR to "
-            "another folder, or keep the run in one (out=…)."
-        )
-    if error.errno in IN_THE_WAY and (error.filename2 or error.filename):
-        return StoreError(
-            f"'{error.filename2 or error.filename}' is in the way of a run, which cannot be "
-            f"written to '{root}' ({why}): remove it, or choose another folder."
-        )
-    return StoreError(
-        f"'{root}' cannot be written to ({why}): make room or choose another folder; what is "
-        "finished is kept; run the same command to resume."
-    )
-
-
-def unreadable(file: Path, error: OSError) -> StoreError:
-    """The sentence for a file that is there and cannot be read: it may be whole, and stays."""
-    why = error.strerror or type(error).__name__
-    return StoreError(
-        f"'{file}' cannot be read ({why}): repair or remove it, and run the same command again."
-    )
-
-
-def gone(root: Path) -> StoreError:
+def gone(root: Place) -> StoreError:
     """The sentence for a folder that was removed while a run was writing to it."""
     return StoreError(
         f"The folder '{root}' is gone, with what was finished in it: put it back and run the same "
@@ -480,17 +489,17 @@ def gone(root: Path) -> StoreError:
     )
 
 
-def begin(root: Path, plan: Plan) -> None:
+def begin(root: Place, plan: Plan) -> None:
     """Write what will be run; refuse a folder of another run, naming what differs."""
     if not check_folder(root, plan):
         with writing(root):
             if (root / "plan.json").exists():  # of a run of which nothing was finished
                 for folder in FOLDERS:
-                    shutil.rmtree(root / folder, ignore_errors=True)
+                    remove_tree(root / folder)
             replace_file(root / "plan.json", sealed(plan.content()))
 
 
-def check_folder(root: Path, plan: Plan) -> bool:
+def check_folder(root: Place, plan: Plan) -> bool:
     """Whether the run of a plan was begun in a folder; one that holds anything else is refused.
 
     The plan of another run of which nothing is finished is nothing: it was refused, or stopped.
@@ -503,7 +512,9 @@ def check_folder(root: Path, plan: Plan) -> bool:
         raise FaithscopeError(
             f"'{root}' holds a result already: choose another folder, or remove it."
         )
-    if there is None and (root / "tasks").exists():
+    with reading(root):
+        has_tasks = there is None and (root / "tasks").exists()
+    if has_tasks:
         raise FaithscopeError(
             f"'{root}' holds finished tasks but no plan.json that says what they are of: choose "
             "another folder, or remove it."
@@ -511,13 +522,14 @@ def check_folder(root: Path, plan: Plan) -> bool:
     return False
 
 
-def is_worked_on(root: Path) -> bool:
+def is_worked_on(root: Place) -> bool:
     """Whether something in the folder of a run would be lost if another one began there."""
     patterns = ("tasks/*.json", "states/[!.]*", "artifacts/**/*.safetensors")
-    return is_run(root) or any(file for pattern in patterns for file in root.glob(pattern))
+    with reading(root):
+        return is_run(root) or any(file for pattern in patterns for file in root.glob(pattern))
 
 
-def sees_run(root: Path, plan: Plan | None) -> bool:
+def sees_run(root: Place, plan: Plan | None) -> bool:
     """Whether the folder of a run is seen from here; without a plan, a temporary one."""
     if plan is None:
         return (root / SCRATCH).exists()
@@ -525,20 +537,18 @@ def sees_run(root: Path, plan: Plan | None) -> bool:
     return there is not None and there.content() == plan.content()
 
 
-def begun_plan(root: Path) -> Plan | None:
+def begun_plan(root: Place) -> Plan | None:
     """The plan of a run of which something is there, None if there is none."""
     there = read_plan(root)
     return there if there is not None and is_worked_on(root) else None
 
 
-def read_plan(root: Path) -> Plan | None:
+def read_plan(root: Place) -> Plan | None:
     """The plan of the run in a folder, None if there is none; refuse one that cannot be read."""
     file = root / "plan.json"
     try:
-        if not file.exists():
-            return None
-        content: Any = unsealed(file.read_bytes())
-        return Plan.read(content)
+        content = read_if_there(file)
+        return None if content is None else Plan.read(unsealed(content))
     except DAMAGED as error:
         raise FaithscopeError(
             f"'{file}' is damaged or of another version of faithscope ({reason(error)}), so what "

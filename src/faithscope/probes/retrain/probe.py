@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from faithscope.probes.retrain.learners import check_model, load_learner
 from faithscope.probes.retrain.tasks import jobs_by_group, retrain_tasks
 from faithscope.probes.retrain.worker import RetrainWorker
 from faithscope.request import Given, Retrain
+from faithscope.request.paths import as_place
 from faithscope.runs.cards import (
     Cost,
     DataCard,
@@ -158,7 +158,7 @@ class RetrainProbe:
         adopted = _planned(plan, RetrainWorker(plan, *own))
         if request.keep_weights and request.out is not None:
             _warn_of_lost_weights(
-                retrain_tasks(plan), Store(Path(request.out), plan, looks_on=True)
+                retrain_tasks(plan), Store(as_place(request.out), plan, looks_on=True)
             )
         return adopted
 
