@@ -10,19 +10,18 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
 from faithscope.errors import FaithscopeError
+from faithscope.request.paths import Place
+from faithscope.runs.files import each
 from faithscope.runs.store import Card, Store
 from faithscope.runs.task import Outcome, Tables, Task
-
-READERS = 8
-"""Files that are read at once: a store on another machine takes its time for each."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,13 @@ class Answers:
 
     done: Mapping[str, Card]
     read: Callable[[Card, str], pa.Table | None]
+    root: Place = Path()
+    """Where they are read from."""
 
     def parts(self, table: str) -> list[pa.Table]:
         """The rows of one table, task by task."""
-        with ThreadPoolExecutor(READERS) as pool:
-            found = pool.map(lambda card: self.read(card, table), self.done.values())
-            return [part for part in found if part is not None]
+        found = each(self.root, lambda card: self.read(card, table), self.done.values())
+        return [part for part in found if part is not None]
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -86,7 +86,8 @@ def look(store: Store, tasks: Sequence[Task]) -> State:
     Tasks without a card are to do, those that made what is kept and damaged, and the makers of what
     these lack.
     """
-    done = {task.id: held.card for task in tasks if (held := store.done(task)) is not None}
+    found = [*map(store.done, tasks[:1]), *each(store.root, store.done, tasks[1:])]
+    done = {held.card.task: held.card for held in found if held is not None}
     makers = {made.name: task for task in tasks for made in task.makes}
     wanted = [task for task in tasks if task.id not in done or _is_spoilt(store, task)]
     todo = {task.id for task in wanted}
@@ -351,7 +352,9 @@ class Scheduler:
             raise RuntimeError(f"tasks wait for each other: {sorted(self.waiting)[:3]}")
         self._drop(self.fleeting)  # what was made once more beside what was lost
         wanted = self.tasks if self.rule is None else self.tasks[: self._seen]
-        return Answers({task.id: self.finished[task.id] for task in wanted}, self._read)
+        return Answers(
+            {task.id: self.finished[task.id] for task in wanted}, self._read, self.store.root
+        )
 
     def _read(self, card: Card, table: str) -> pa.Table | None:
         if card.task in self._rows:
