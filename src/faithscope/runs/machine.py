@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from typing import Any
 
@@ -14,6 +15,11 @@ from faithscope.runs.cards import Machine
 from faithscope.runs.plan import Plan
 from faithscope.runs.task import Task
 from faithscope.version import __version__
+
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+HELD = {M_TRIM_THRESHOLD: 1 << 30, M_TOP_PAD: 1 << 26, M_MMAP_THRESHOLD: 1 << 30}
+"""Bytes: see mallopt(3)."""
 
 
 def package_versions(packages: Iterable[str]) -> dict[str, str]:
@@ -79,6 +85,17 @@ def in_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def hold_memory() -> None:
+    """Keep what is freed for the next batch: to get it from the system again costs a fifth.
+
+    For a process of its own; of the GNU C library, and without effect elsewhere.
+    """
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        for option in (M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD):
+            library.mallopt(option, HELD[option])
 
 
 def machine_of(plan: Plan, tasks: Sequence[Mapping[str, Any]]) -> Machine:

@@ -29,6 +29,7 @@ from faithscope.request import as_place
 from faithscope.runs.executor import Planned
 from faithscope.runs.files import StoreError
 from faithscope.runs.local import Local
+from faithscope.runs.machine import hold_memory
 from faithscope.runs.plan import Plan
 from faithscope.runs.sending import Sent, packed, unpacked
 from faithscope.runs.stages import run_stages
@@ -129,6 +130,7 @@ class RayWorker:
     """The actor."""
 
     def __init__(self, place: Place) -> None:
+        hold_memory()
         if os.path.isdir(place.folder):
             os.chdir(place.folder)
         sys.path += [held for held in place.path if held not in sys.path]
