@@ -29,8 +29,10 @@ endif
 demo: setup
 	$(BIN)/faithscope demo
 
+#  The tests on Ray share one cluster, whose workers need both cores for themselves.
 test: setup
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --ignore=tests/ray
+	$(BIN)/python -m pytest tests/ray
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

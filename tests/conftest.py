@@ -73,6 +73,16 @@ def single_vit(**options: Any) -> fs.Model:
     return fs.wrap(tiny_vit(dtype=torch.float32), **NORMALISED, **options)
 
 
+@pytest.fixture(scope="session")
+def machines() -> Iterator[Any]:
+    """A Ray cluster on this machine, started when the first test needs it."""
+    from clusters import Machines
+
+    held = Machines()
+    yield held
+    held.shutdown()
+
+
 @pytest.fixture(scope="module")
 def no_waiting_for_the_disk() -> Iterator[None]:
     """What a killed process wrote is not lost with it; only a dead machine needs fsync."""

@@ -11,20 +11,24 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
+import socket
 import sys
+import threading
 import time
+import uuid
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import RayError, RayTaskError
 
+import ray
 from faithscope.errors import FaithscopeError, said, shown
 from faithscope.registry import registries
 from faithscope.request import Given
@@ -37,6 +41,8 @@ from faithscope.version import __version__
 
 TRIES = 3
 """How often a task may fail, or its worker die, before it is given up."""
+MOST_GIVEN_UP = 8
+"""Tasks that may be the death of workers, one after the other, before the run is ended."""
 AT_ONCE = 3
 """Tasks that a worker has in its stages: any of them may have been its death."""
 SHALLOWEST, DEEPEST, AHEAD = 2, 64, 0.5
@@ -45,6 +51,10 @@ TICK = 1.0
 """Seconds after which the driver looks around, if nothing happens."""
 PATIENCE = 60.0
 """Seconds without a worker after which the driver says so."""
+IDLENESS = 60.0
+"""Seconds that the workers of a run are kept for the next one."""
+PROMPT = 10.0
+"""Seconds in which a cluster must answer."""
 LONELY = 600.0
 """Seconds without a worker after which the run is ended."""
 
@@ -89,9 +99,8 @@ def hire(
     if gpus_per_worker is None:
         gpus_per_worker = 1.0 if _wants_gpu(device, given) else 0.0
     need = Need(cpus_per_worker or 1, gpus_per_worker)
-    for other in [held for held in _IDLE if held != need]:  # they hold what these may need
-        _dismiss(_IDLE.pop(other))
     crew = Crew(need, workers, given, dashboard)
+    _dismiss_others(crew.kind)
     if not crew.room():
         total = _resources()
         raise FaithscopeError(
@@ -105,17 +114,40 @@ def hire(
 def _connect(address: str | None) -> str:
     """Begin to speak to Ray; gives the address of its dashboard, "" if it has none."""
     if not ray.is_initialized():
+        _IDLE.clear()  # of a cluster that this process has left
         address = address or os.environ.get("RAY_ADDRESS") or None
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            _check_answers(address)
+            with _same_signals():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # of any kind, from any of its processes
-            where = f"no Ray cluster answers at '{address}'" if address else "Ray does not start"
+            where = f"No Ray cluster answers at '{address}'" if address else "Ray does not start"
             raise FaithscopeError(
-                f"{where[0].upper()}{where[1:]} ({said(error)}): start one with `ray start "
-                "--head`, or leave the address out to use this machine."
+                f"{where} ({said(error)}): start one with `ray start --head`, or leave the address "
+                "out to use this machine."
             ) from None
     node = getattr(ray._private.worker, "_global_node", None)
     return str(getattr(node, "webui_url", "") or "")
+
+
+def _check_answers(address: str | None) -> None:
+    """Knock at an address: Ray itself takes minutes to say that nobody is there."""
+    host, colon, port = (address or "").rpartition(":")
+    if colon and port.isdigit() and "//" not in host:
+        socket.create_connection((host, int(port)), timeout=PROMPT).close()
+
+
+@contextmanager
+def _same_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself; whoever had it before says what it does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _machines() -> list[Mapping[str, float]]:
@@ -146,20 +178,45 @@ def _wants_gpu(device: str, given: Given) -> bool:
 
 # Workers
 
-_IDLE: dict[Need, list[Any]] = {}
+Kind = tuple[Need, Place]
+"""What makes a worker fit for a run: what it holds, and the folder and path it was started with."""
+_IDLE: dict[Kind, list[Any]] = {}
 """Workers of runs that have ended, for the next one in this process: to start one takes seconds."""
+_CREWS: weakref.WeakSet[Crew] = weakref.WeakSet()
+"""Those who hold workers, be it only to plan."""
 
 
-def _release(need: Need, actors: list[Any]) -> None:
-    if ray.is_initialized():
-        _IDLE.setdefault(need, []).extend(actors)
+_RELEASED = [0.0]
+"""When workers became idle last."""
+
+
+def _release(kind: Kind, actors: list[Any]) -> None:
+    if actors and ray.is_initialized():
+        _IDLE.setdefault(kind, []).extend(actors)
+        _RELEASED[0] = time.monotonic()
+        timer = threading.Timer(IDLENESS, _dismiss_idle)
+        timer.daemon = True
+        timer.start()
+    actors.clear()
+
+
+def _dismiss_idle() -> None:
+    """Let others have what workers hold that nobody in this process has wanted for a while."""
+    if time.monotonic() - _RELEASED[0] >= IDLENESS - TICK:
+        for kind in list(_IDLE):
+            _dismiss(_IDLE.pop(kind, []))
 
 
 def _dismiss(actors: list[Any]) -> None:
-    for actor in actors:
+    while actors:
         with suppress(Exception):
-            ray.kill(actor)
-    actors.clear()
+            ray.kill(actors.pop())
+
+
+def _dismiss_others(kind: Kind) -> None:
+    """Part with idle workers of other kinds: they hold what this one may need."""
+    for other in [held for held in _IDLE if held != kind]:
+        _dismiss(_IDLE.pop(other))
 
 
 class Crew:
@@ -173,7 +230,11 @@ class Crew:
         self._planner: Any = None
         self._planned: Planned | None = None
         self._told: set[str] = set()
-        weakref.finalize(self, _release, need, self.actors).atexit = False
+        self._runs = False
+        path = tuple(held for held in sys.path if held and os.path.isdir(held))
+        self.kind = need, Place(os.getcwd(), path, need.cpus, __version__)
+        weakref.finalize(self, _release, self.kind, self.actors).atexit = False
+        _CREWS.add(self)
 
     def room(self) -> int:
         """How many workers find room on the machines that are there now."""
@@ -193,17 +254,25 @@ class Crew:
 
     def start_actor(self) -> Any:
         """A worker of an earlier run, or a new one, which is not there yet."""
-        idle = _IDLE.get(self.need)
+        if not _IDLE.get(self.kind) and sum(len(held.actors) for held in _CREWS) >= self.room():
+            for other in _CREWS:
+                if other is not self and not other._runs:
+                    other.release()
+            _dismiss_others(self.kind)
+        idle = _IDLE.get(self.kind)
         if idle:
-            actor = idle.pop()
+            actor = idle.pop(0)
         else:
-            path = tuple(held for held in sys.path if held and os.path.isdir(held))
-            place = Place(os.getcwd(), path, self.need.cpus, __version__)
             options = {"num_cpus": self.need.cpus, "num_gpus": self.need.gpus}
             remote = ray.remote(RayWorker).options(**options, max_concurrency=4)
-            actor = remote.remote(place)
+            actor = remote.remote(self.kind[1])
         self.actors.append(actor)
         return actor
+
+    def release(self) -> None:
+        """Leave the workers to others; a plan that is needed again is made again."""
+        self._planner = None
+        _release(self.kind, self.actors)
 
     def forget(self, actor: Any) -> None:
         """Part with a worker that is gone or broken."""
@@ -211,7 +280,7 @@ class Crew:
             self.actors.remove(actor)
         if actor is self._planner:
             self._planner = None
-        _dismiss([actor])
+        _dismiss([actor, *_IDLE.pop(self.kind, [])])  # what befell it may have befallen those
 
     # Planning
 
@@ -253,6 +322,9 @@ class Crew:
                     for step in self._steps:
                         self.value(ray.get(getattr(actor, step[0]).remote(step[1])))
                 return self.value(ray.get(getattr(actor, name).remote(*arguments)))
+            except RayTaskError as error:  # it lives, and would say the same again
+                self.forget(self._planner or self.actors[-1])
+                raise broke(error) from None
             except RayError as error:
                 self.forget(self._planner or self.actors[-1])
                 if not left:
@@ -300,12 +372,14 @@ class Crew:
         assert self._planned is not None
         root, store = scheduler.store.root, scheduler.store
         job = Job(
+            uuid.uuid4().hex,
             str(root.absolute() if isinstance(root, Path) else root),
             self._planned.plan,
             is_lasting=store.is_lasting,
             uses_store=any(task.makes for task in scheduler.tasks),
             keep_every=keep_every,
         )
+        self._runs = True
         try:
             shift = Shift(self, scheduler, job, ray.put(self._ask("kit")))
             shift.work()
@@ -314,6 +388,9 @@ class Crew:
             self._planner = None
             _dismiss(self.actors)
             raise
+        finally:
+            self._runs = False
+        self.release()
 
     @property
     def planner(self) -> Any:
@@ -332,6 +409,8 @@ class Seat:
     """What is in its inbox or in its stages, in order."""
     is_ready: bool = False
     recall: Any = None
+    begun: set[str] = field(default_factory=set)
+    """Tasks that were recalled in vain."""
     pace: float = 1.0
     """Seconds that it takes for a task."""
     heard: float = field(default_factory=time.monotonic)
@@ -354,9 +433,13 @@ class Shift:
         self.alone: list[Task] = []
         """Suspects that wait for a worker with nothing else to do."""
         self.deaths = 0
-        """Workers that died since a task was finished."""
+        """Workers that died of tasks since one was finished."""
+        self.stillborn = 0
+        """Workers that did not come to begin, since one did."""
         self.target = 0
         self.counted = 0.0
+        self.pause = 0.0
+        """Until when no worker is started."""
         self.manned = time.monotonic()
         """When there was a worker last."""
 
@@ -368,13 +451,13 @@ class Shift:
             if not (self.alone or any(seat.tasks for seat in self.seats)):
                 if not self.scheduler.has_ready:
                     return  # what is left waits for tasks that were given up
-                self._check_manned()
+            self._check_manned()
             self._listen()
 
     def end(self) -> None:
         """Let the workers leave what nobody wants any more."""
         for seat in self.seats:
-            seat.actor.rest.remote()
+            seat.actor.rest.remote(self.job.id)
 
     def _check_manned(self) -> None:
         now = time.monotonic()
@@ -389,11 +472,14 @@ class Shift:
 
     def _fill(self) -> None:
         """Have as many workers as there is room for: machines come and go."""
-        if time.monotonic() - self.counted > TICK:
-            self.target, self.counted = self.crew.workers, time.monotonic()
+        now = time.monotonic()
+        if now - self.counted > TICK:
+            self.target, self.counted = self.crew.workers, now
+        if now < self.pause:
+            return
         taken = [seat.actor for seat in self.seats]
         free = [actor for actor in self.crew.actors if actor not in taken]
-        while len(self.seats) < self.target:
+        while len(self.seats) < min(self.target, len(self.scheduler.open)):
             actor = free.pop(0) if free else self.crew.start_actor()
             kit = None if actor is self.crew.planner else self.kit
             self.seats.append(Seat(actor, actor.begin.remote(self.job, kit)))
@@ -402,8 +488,14 @@ class Shift:
         """A worker is gone: its tasks go to others, those that it may have died of alone."""
         self.seats.remove(seat)
         self.crew.forget(seat.actor)
+        if not seat.is_ready:  # on a machine where something is missing, which others need not be
+            self.stillborn += 1
+            self.pause = time.monotonic() + min(2.0**self.stillborn, PATIENCE)
+            if self.stillborn >= TRIES and not any(held.is_ready for held in self.seats):
+                raise died(error)
+            return
         self.deaths += 1
-        if self.deaths > TRIES + 4 * max(2, self.target):
+        if self.deaths > TRIES * max(MOST_GIVEN_UP, self.target):
             raise died(error)
         tasks = list(seat.tasks.values())
         for place, task in enumerate(tasks):
@@ -446,7 +538,7 @@ class Shift:
             else:
                 self._give(seat, task, pushed)
         for place, errands in pushed.items():
-            self.seats[place].actor.push.remote(errands)
+            self.seats[place].actor.push.remote(self.job.id, errands)
 
     def _is_quarantined(self, seat: Seat) -> bool:
         return any(name in self.suspects for name in seat.tasks)
@@ -462,10 +554,12 @@ class Shift:
 
     def _recall(self, ready: Sequence[Seat]) -> None:
         """Nothing is left for an idle worker: ask the busiest one for the last of its tasks."""
-        busiest = max(ready, key=lambda held: len(held.tasks))
-        if all(seat.tasks for seat in ready) or len(busiest.tasks) < 2 or busiest.recall:
+        if all(seat.tasks for seat in ready) or any(seat.recall for seat in ready):
             return
-        busiest.recall = busiest.actor.recall.remote([list(busiest.tasks)[-1]])
+        busiest = max(ready, key=lambda held: len(held.tasks))
+        last = list(busiest.tasks)[-1]
+        if len(busiest.tasks) > 1 and last not in busiest.begun:
+            busiest.recall = busiest.actor.recall.remote(self.job.id, last)
 
     # Taking in
 
@@ -485,22 +579,25 @@ class Shift:
     def _hear(self, seat: Seat, call: Any) -> None:
         try:
             value = ray.get(call)
-        except (RayError, GetTimeoutError) as error:
+        except RayError as error:
             self._lose(seat, error)
             return
         if call is seat.recall:
+            name, is_given_back = value
             seat.recall = None
-            for name in value:
-                if name in seat.tasks:
-                    self.scheduler.give_back(seat.tasks.pop(name))
+            if is_given_back:
+                self.scheduler.give_back(seat.tasks.pop(name))
+            else:
+                seat.begun.add(name)
             return
         if not seat.is_ready:
             self.crew.value(value)
             seat.is_ready = True
+            self.stillborn = 0
         else:
             self._take(seat, value)
         if seat in self.seats:
-            seat.asked = seat.actor.poll.remote()
+            seat.asked = seat.actor.poll.remote(self.job.id)
 
     def _take(self, seat: Seat, news: News) -> None:
         self.crew.warn(news.warnings)
@@ -550,6 +647,14 @@ def reason_of(error: Exception) -> str:
     """What Ray says of a death, in a line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300].rstrip(".")
+
+
+def broke(error: Exception) -> FaithscopeError:
+    """The sentence for an error of a worker that nobody expected."""
+    return FaithscopeError(
+        f"A worker on Ray cannot plan the run ({reason_of(error)}): see that every machine has the "
+        "same packages, files and modules as this one, or run without on='ray' to see where it is."
+    )
 
 
 def died(error: Exception) -> FaithscopeError:

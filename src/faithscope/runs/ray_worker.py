@@ -67,6 +67,7 @@ class Reply:
 class Job:
     """What a worker must know of a run beside its tasks."""
 
+    id: str
     root: str
     plan: Plan
     is_lasting: bool
@@ -138,6 +139,7 @@ class RayWorker:
         self.desk = Desk()
         self.planned: Planned | None = None
         self._thread: threading.Thread | None = None
+        self._beginning = threading.Lock()
         torch.set_num_threads(place.threads)
         warnings.showwarning = lambda message, *_, **__: self.desk.warn(str(message))
         warnings.simplefilter("always", UserWarning)
@@ -210,7 +212,6 @@ class RayWorker:
     def begin(self, job: Job, kit: Sent | None) -> None:
         """Make ready to run tasks of a job; who planned it has its worker already."""
         self._check_version()
-        self.rest()
         root = as_place(job.root)
         if job.uses_store and not sees_run(root, job.plan if job.is_lasting else None):
             raise FaithscopeError(
@@ -219,34 +220,42 @@ class RayWorker:
             )
         worker = self._local.worker if kit is None else unpacked(kit)
         store = Store(root, job.plan, is_lasting=job.is_lasting)
-        self.desk = desk = Desk(store)
 
-        def work() -> None:
-            if job.plan.threads:
-                torch.set_num_threads(job.plan.threads)
-            run_stages(worker, desk, store, desk.tell, job.keep_every)
+        def work(desk: Desk) -> None:
+            try:
+                if job.plan.threads:
+                    torch.set_num_threads(job.plan.threads)
+                run_stages(worker, desk, store, desk.tell, job.keep_every)
+            except BaseException as error:  # as sys.exit() in a model: no more is to come from here
+                desk.break_off(error)
 
-        self._thread = threading.Thread(target=work, daemon=True)
-        self._thread.start()
+        with self._beginning:
+            self.desk.close()
+            if self._thread is not None:
+                self._thread.join()
+            self.desk = Desk(store, job.id)
+            self._thread = threading.Thread(target=work, args=[self.desk], daemon=True)
+            self._thread.start()
 
-    def push(self, errands: Sequence[Errand]) -> None:
+    # Calls come in any order, those for a job that is over, too
+
+    def push(self, job: str, errands: Sequence[Errand]) -> None:
         """Put tasks into the inbox."""
-        self.desk.push(errands)
+        if (desk := self.desk).job == job:
+            desk.push(errands)
 
-    def recall(self, tasks: Sequence[str]) -> list[str]:
-        """Give back those of some tasks that have not begun."""
-        return self.desk.recall(tasks)
+    def recall(self, job: str, task: str) -> tuple[str, bool]:
+        """Give a task back, if it has not begun."""
+        return task, (desk := self.desk).job == job and desk.recall(task)
 
-    def poll(self) -> News:
+    def poll(self, job: str) -> News:
         """What happened since the last time; waits a moment if that is nothing."""
-        return self.desk.news()
+        return desk.news() if (desk := self.desk).job == job else News()
 
-    def rest(self) -> None:
-        """Leave what is in the inbox, and wait for what is being computed."""
-        self.desk.close()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+    def rest(self, job: str) -> None:
+        """Leave what is in the inbox; what is being computed is the last."""
+        if (desk := self.desk).job == job:
+            desk.close()
 
     def _warned(self) -> tuple[str, ...]:
         return tuple(self.desk.warnings())
@@ -255,13 +264,14 @@ class RayWorker:
 class Desk:
     """The inbox and the outbox of a worker."""
 
-    def __init__(self, store: Store | None = None) -> None:
-        self.store = store
+    def __init__(self, store: Store | None = None, job: str = "") -> None:
+        self.store, self.job = store, job
         self.inbox: deque[Errand] = deque()
         self.open: dict[str, Errand] = {}
         """Tasks that were taken out of the inbox and have not begun to be computed."""
         self.recalled: set[str] = set()
         self.is_over = False
+        self._broken = ""
         self._news = News()
         self._changed = threading.Condition()
 
@@ -296,10 +306,10 @@ class Desk:
 
     def look_again(self, task: Task, outcome: Outcome) -> None:
         """Tell the hash of an input."""
-        with self._changed:
-            del self.open[task.id]
-            self._news.looked.append((task.id, outcome))
-            self._changed.notify_all()
+        if self.begins(task):
+            with self._changed:
+                self._news.looked.append((task.id, outcome))
+                self._changed.notify_all()
 
     def finish(self, task: Task, outcome: Outcome) -> Outcome:
         """The driver keeps the rows."""
@@ -358,24 +368,25 @@ class Desk:
                     self.inbox.append(errand)
             self._changed.notify_all()
 
-    def recall(self, tasks: Sequence[str]) -> list[str]:
-        """Give back those of some tasks that have not begun to be computed."""
+    def recall(self, task: str) -> bool:
+        """Give a task back, if it has not begun to be computed."""
         with self._changed:
-            waiting = {errand.task.id for errand in self.inbox}
-            self.inbox = deque(held for held in self.inbox if held.task.id not in tasks)
-            opened = [name for name in tasks if name in self.open]
-            self.recalled.update(opened)
-            return [name for name in tasks if name in waiting] + opened
+            waiting = [errand for errand in self.inbox if errand.task.id == task]
+            for errand in waiting:
+                self.inbox.remove(errand)
+            if task in self.open:
+                self.recalled.add(task)
+            return bool(waiting) or task in self.open
 
     def news(self) -> News:
         """What happened; waits for something urgent, and a little longer for more of it."""
         with self._changed:
-            until = time.monotonic() + PROGRESS
-            while not self._news.is_urgent and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
+            self._changed.wait_for(lambda: self._news.is_urgent or self._broken, PROGRESS)
             until = time.monotonic() + LINGER
             while self.inbox and (left := until - time.monotonic()) > 0:
                 self._changed.wait(left)
+            if self._broken and not self._news.is_urgent:
+                raise RuntimeError(self._broken)
             found, self._news = self._news, News()
             return found
 
@@ -384,6 +395,12 @@ class Desk:
         with self._changed:
             found, self._news.warnings = self._news.warnings, []
             return found
+
+    def break_off(self, error: BaseException) -> None:
+        """Say that no more is to come, after what has."""
+        with self._changed:
+            self._broken = f"{type(error).__name__}: {error}"
+            self._changed.notify_all()
 
     def close(self) -> None:
         """End the stages as soon as they have nothing in hand."""
