@@ -7,6 +7,7 @@ import. Nothing in this module is imported by pytest alone.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import signal
 import subprocess
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import faithscope as fs
-from bags import BagLearner, BagTraining, bag_texts
+from bags import BagLearner, BagTraining, _content, bag_texts
 from faithscope.data.text import TokenData
 from faithscope.runs import store
 
@@ -42,6 +43,9 @@ class Machines:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
+        import ray
+
+        ray._private.utils.set_sigterm_handler = lambda _: None  # a node would take pytest's
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
         self.nodes = [self.add() for _ in range(NODES)]
 
@@ -152,8 +156,10 @@ def meanwhile(work: Callable[[], Any]) -> Iterator[None]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    yield
-    thread.join()
+    try:
+        yield
+    finally:
+        thread.join()
     if wrong:
         raise wrong[0]
 
@@ -189,13 +195,11 @@ class FatedLearner(BagLearner):
     """Says which process begins a training, and lets something befall it."""
 
     folder: Path = Path()
-    fate: Callable[[FatedLearner, Sequence[int]], None] = lambda *_: None
+    fate: Callable[[FatedLearner, Sequence[TokenData]], None] = lambda *_: None
 
     def begin(self, data: Sequence[TokenData], seeds: Sequence[int]) -> BagTraining:
         (self.folder / f"{os.getpid()}.pid").touch()
-        with (self.folder / "begun").open("a") as file:
-            file.write(f"{list(seeds)}\n")
-        self.fate(self, seeds)
+        self.fate(self, data)
         return super().begin(data, seeds)
 
     @property
@@ -204,43 +208,41 @@ class FatedLearner(BagLearner):
         files = sorted(self.folder.glob("*.pid"), key=lambda file: file.stat().st_mtime_ns)
         return [int(file.stem) for file in files]
 
-    @property
-    def begun_packs(self) -> int:
-        """How often a training was begun, in all processes."""
-        file = self.folder / "begun"
-        return len(file.read_text().splitlines()) if file.exists() else 0
+
+def is_cursed(learner: FatedLearner, data: Sequence[TokenData]) -> bool:
+    """The first training that begins is cursed, as long as there is a file that says so."""
+    if not (learner.folder / "curse").exists():
+        return False
+    name = hashlib.sha256(_content(data[0])).hexdigest()
+    try:
+        with (learner.folder / "cursed").open("x") as file:
+            file.write(name)
+    except FileExistsError:
+        return (learner.folder / "cursed").read_text() == name
+    return True
 
 
-def _is_worker() -> bool:
-    return "ray" in sys.modules and sys.modules["ray"].is_initialized() and _mode() == "worker"
+def raises(learner: FatedLearner, data: Sequence[TokenData]) -> None:
+    """What is cursed fails."""
+    if is_cursed(learner, data):
+        (learner.folder / f"{time.monotonic_ns()}.try").touch()
+        raise ValueError("this is cursed")
 
 
-def _mode() -> str:
-    import ray
-
-    is_driver = ray._private.worker.global_worker.mode == ray.SCRIPT_MODE
-    return "driver" if is_driver else "worker"
-
-
-def bad_seed(learner: FatedLearner, seeds: Sequence[int]) -> None:
-    """Seed 1 is cursed, as long as there is a file that says so."""
-    if (learner.folder / "cursed").exists() and 1 in seeds:
-        raise ValueError("seed 1 is cursed")
-
-
-def deadly_seed(learner: FatedLearner, seeds: Sequence[int]) -> None:
-    """The same, and the process does not survive it."""
-    if (learner.folder / "cursed").exists() and 1 in seeds:
+def kills(learner: FatedLearner, data: Sequence[TokenData]) -> None:
+    """What is cursed is the end of its process."""
+    if is_cursed(learner, data):
+        (learner.folder / f"{time.monotonic_ns()}.try").touch()
         os._exit(1)
 
 
-def leaves(learner: FatedLearner, seeds: Sequence[int]) -> None:
+def leaves(learner: FatedLearner, data: Sequence[TokenData]) -> None:
     """The first one calls sys.exit()."""
     if is_first(learner.folder / "left"):
         sys.exit("enough")
 
 
-def disk_is_full(learner: FatedLearner, seeds: Sequence[int]) -> None:
+def disk_is_full(learner: FatedLearner, data: Sequence[TokenData]) -> None:
     """Where this runs nothing can be written, as long as there is a file that says so."""
     real = store.replace_file
 
@@ -253,11 +255,11 @@ def disk_is_full(learner: FatedLearner, seeds: Sequence[int]) -> None:
         store.replace_file = write
 
 
-def disk_is_flaky(learner: FatedLearner, seeds: Sequence[int]) -> None:
-    """Where this runs every fourth reading and every fifth writing fails."""
+def disk_is_flaky(learner: FatedLearner, data: Sequence[TokenData]) -> None:
+    """Where this runs every ninth reading and every eleventh writing fails."""
     if store.read_checked.__name__ != "fail":
-        store.read_checked = _failing(store.read_checked, 4)
-        store.replace_file = _failing(store.replace_file, 5)
+        store.read_checked = _failing(store.read_checked, 9)
+        store.replace_file = _failing(store.replace_file, 11)
 
 
 def _failing(real: Callable[..., Any], every: int) -> Callable[..., Any]:

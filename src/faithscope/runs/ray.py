@@ -29,7 +29,7 @@ from typing import Any
 from ray.exceptions import RayError, RayTaskError
 
 import ray
-from faithscope.errors import FaithscopeError, said, shown
+from faithscope.errors import FaithscopeError, said, shortened, shown
 from faithscope.registry import registries
 from faithscope.request import Given
 from faithscope.runs.executor import Planned
@@ -41,6 +41,8 @@ from faithscope.version import __version__
 
 TRIES = 3
 """How often a task may fail, or its worker die, before it is given up."""
+PAUSE, LONGER = 1.0, 4.0
+"""Seconds before a task whose files failed is tried again, and how many times longer each time."""
 MOST_GIVEN_UP = 8
 """Tasks that may be the death of workers, one after the other, before the run is ended."""
 AT_ONCE = 3
@@ -118,7 +120,7 @@ def _connect(address: str | None) -> str:
         address = address or os.environ.get("RAY_ADDRESS") or None
         try:
             _check_answers(address)
-            with _same_signals():
+            with _same_signals(), _unheard():
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # of any kind, from any of its processes
             where = f"No Ray cluster answers at '{address}'" if address else "Ray does not start"
@@ -148,6 +150,18 @@ def _same_signals() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Ray prints a paragraph to stdout for every worker that dies, and has no option against it."""
+    home, name = ray._private.worker, "listen_error_messages"
+    before = getattr(home, name, None)
+    setattr(home, name, lambda *_: None)
+    try:
+        yield
+    finally:
+        setattr(home, name, before)
 
 
 def _machines() -> list[Mapping[str, float]]:
@@ -432,10 +446,12 @@ class Shift:
         """Tasks in whose company a worker died: they are tried alone."""
         self.alone: list[Task] = []
         """Suspects that wait for a worker with nothing else to do."""
+        self.later: list[tuple[float, Task]] = []
+        """Tasks that are to be tried again, and when."""
         self.deaths = 0
         """Workers that died of tasks since one was finished."""
         self.stillborn = 0
-        """Workers that did not come to begin, since one did."""
+        """How often workers did not come to begin, since one did."""
         self.target = 0
         self.counted = 0.0
         self.pause = 0.0
@@ -446,9 +462,10 @@ class Shift:
     def work(self) -> None:
         """Keep every worker busy until nothing is left to do."""
         while not self.scheduler.is_over:
+            self._wake()
             self._fill()
             self._assign()
-            if not (self.alone or any(seat.tasks for seat in self.seats)):
+            if not (self.alone or self.later or any(seat.tasks for seat in self.seats)):
                 if not self.scheduler.has_ready:
                     return  # what is left waits for tasks that were given up
             self._check_manned()
@@ -489,8 +506,9 @@ class Shift:
         self.seats.remove(seat)
         self.crew.forget(seat.actor)
         if not seat.is_ready:  # on a machine where something is missing, which others need not be
-            self.stillborn += 1
-            self.pause = time.monotonic() + min(2.0**self.stillborn, PATIENCE)
+            if time.monotonic() >= self.pause:  # those that go together count once
+                self.stillborn += 1
+                self.pause = time.monotonic() + min(2.0**self.stillborn, PATIENCE)
             if self.stillborn >= TRIES and not any(held.is_ready for held in self.seats):
                 raise died(error)
             return
@@ -506,12 +524,20 @@ class Shift:
             else:
                 self.scheduler.give_back(task)
 
-    def _fail(self, task: Task, why: str) -> None:
+    def _fail(self, task: Task, why: str, pause: float = 0.0) -> None:
         self.tries[task.id] += 1
         if self.tries[task.id] >= TRIES:
             self.scheduler.give_up(task, why)
         else:
             self.suspects.add(task.id)
+            wait = pause * LONGER ** (self.tries[task.id] - 1)
+            self.later.append((time.monotonic() + wait, task))
+
+    def _wake(self) -> None:
+        """Let tasks whose pause is over be tried again."""
+        now = time.monotonic()
+        for due, task in [held for held in self.later if held[0] <= now]:
+            self.later.remove((due, task))
             self.scheduler.give_back(task)
 
     # Handing out
@@ -557,8 +583,8 @@ class Shift:
         if all(seat.tasks for seat in ready) or any(seat.recall for seat in ready):
             return
         busiest = max(ready, key=lambda held: len(held.tasks))
-        last = list(busiest.tasks)[-1]
-        if len(busiest.tasks) > 1 and last not in busiest.begun:
+        *others, last = busiest.tasks or [""]
+        if others and last not in busiest.begun:
             busiest.recall = busiest.actor.recall.remote(self.job.id, last)
 
     # Taking in
@@ -627,7 +653,7 @@ class Shift:
             self._lose(seat, RuntimeError(failure.why), culprit=task)
         else:
             del seat.tasks[task.id]
-            self._fail(task, failure.why)
+            self._fail(task, failure.why, PAUSE)
 
 
 def _sent(entries: Mapping[str, Mapping[str, Any]]) -> Sent:
@@ -645,8 +671,11 @@ def _sent(entries: Mapping[str, Mapping[str, Any]]) -> Sent:
 
 def reason_of(error: Exception) -> str:
     """What Ray says of a death, in a line."""
+    if "low on memory" in str(error):
+        return "its machine ran out of memory"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300].rstrip(".")
+    last = lines[-1] if lines else type(error).__name__
+    return shortened(last.partition(" There are some potential root causes")[0], 300).rstrip(".")
 
 
 def broke(error: Exception) -> FaithscopeError:
