@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -37,6 +38,13 @@ NODES, CPUS = 2, 2
 # Clusters
 
 
+def free_port() -> int:
+    """A port that nobody listens to."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
 class Machines:
     """A head without CPUs and two nodes with two each, to which this process is connected."""
 
@@ -46,7 +54,8 @@ class Machines:
         import ray
 
         ray._private.utils.set_sigterm_handler = lambda _: None  # a node would take pytest's
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+        head = {"num_cpus": 0, "dashboard_port": free_port()}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes = [self.add() for _ in range(NODES)]
 
     @property
@@ -57,7 +66,10 @@ class Machines:
         return self.cluster.add_node(num_cpus=CPUS)
 
     def replace(self, place: int) -> None:
-        """Take a node away as if its plug was pulled, and bring another."""
+        """Take a node away as if its plug was pulled, and bring another.
+
+        Its processes end with the thread that started them.
+        """
         self.cluster.remove_node(self.nodes[place], allow_graceful=False)
         self.nodes[place] = self.add()
 
@@ -195,11 +207,13 @@ class FatedLearner(BagLearner):
     """Says which process begins a training, and lets something befall it."""
 
     folder: Path = Path()
-    fate: Callable[[FatedLearner, Sequence[TokenData]], None] = lambda *_: None
+    fate: Callable[[FatedLearner], None] = lambda _: None
+    name_of_work: str = ""
 
     def begin(self, data: Sequence[TokenData], seeds: Sequence[int]) -> BagTraining:
         (self.folder / f"{os.getpid()}.pid").touch()
-        self.fate(self, data)
+        self.name_of_work = hashlib.sha256(_content(data[0]) + bytes(seeds)).hexdigest()
+        self.fate(self)
         return super().begin(data, seeds)
 
     @property
@@ -209,40 +223,39 @@ class FatedLearner(BagLearner):
         return [int(file.stem) for file in files]
 
 
-def is_cursed(learner: FatedLearner, data: Sequence[TokenData]) -> bool:
+def is_cursed(learner: FatedLearner) -> bool:
     """The first training that begins is cursed, as long as there is a file that says so."""
     if not (learner.folder / "curse").exists():
         return False
-    name = hashlib.sha256(_content(data[0])).hexdigest()
     try:
         with (learner.folder / "cursed").open("x") as file:
-            file.write(name)
+            file.write(learner.name_of_work)
     except FileExistsError:
-        return (learner.folder / "cursed").read_text() == name
+        return (learner.folder / "cursed").read_text() == learner.name_of_work
     return True
 
 
-def raises(learner: FatedLearner, data: Sequence[TokenData]) -> None:
+def raises(learner: FatedLearner) -> None:
     """What is cursed fails."""
-    if is_cursed(learner, data):
+    if is_cursed(learner):
         (learner.folder / f"{time.monotonic_ns()}.try").touch()
         raise ValueError("this is cursed")
 
 
-def kills(learner: FatedLearner, data: Sequence[TokenData]) -> None:
+def kills(learner: FatedLearner) -> None:
     """What is cursed is the end of its process."""
-    if is_cursed(learner, data):
+    if is_cursed(learner):
         (learner.folder / f"{time.monotonic_ns()}.try").touch()
         os._exit(1)
 
 
-def leaves(learner: FatedLearner, data: Sequence[TokenData]) -> None:
+def leaves(learner: FatedLearner) -> None:
     """The first one calls sys.exit()."""
     if is_first(learner.folder / "left"):
         sys.exit("enough")
 
 
-def disk_is_full(learner: FatedLearner, data: Sequence[TokenData]) -> None:
+def disk_is_full(learner: FatedLearner) -> None:
     """Where this runs nothing can be written, as long as there is a file that says so."""
     real = store.replace_file
 
@@ -255,7 +268,7 @@ def disk_is_full(learner: FatedLearner, data: Sequence[TokenData]) -> None:
         store.replace_file = write
 
 
-def disk_is_flaky(learner: FatedLearner, data: Sequence[TokenData]) -> None:
+def disk_is_flaky(learner: FatedLearner) -> None:
     """Where this runs every ninth reading and every eleventh writing fails."""
     if store.read_checked.__name__ != "fail":
         store.read_checked = _failing(store.read_checked, 9)

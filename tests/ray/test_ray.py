@@ -93,6 +93,7 @@ def test_a_finished_run_is_read_and_its_data_looked_at(machines, tmp_path):
         evaluate(tmp_path, data=images(seed=1), **machines.on())
 
 
+@pytest.mark.slow
 def test_data_that_changed_is_refused_when_a_run_is_resumed(machines, tmp_path):
     def stop(_: object) -> None:
         if list(tmp_path.glob("tasks/*.json")):
@@ -312,6 +313,7 @@ def test_progress_rises_to_the_end_and_the_manifest_names_the_hosts(run, machine
     assert result.manifest.machine.hosts == (platform.node(),)
 
 
+@pytest.mark.slow
 def test_runs_that_are_kept_in_hand_do_not_keep_the_workers(machines):
     options = {**FEW, "batch_size": 64, **machines.on(None)}
     held = [fs.prepare(linear(), images(), **options) for _ in range(5)]  # of four CPUs
@@ -322,6 +324,7 @@ def test_runs_that_are_kept_in_hand_do_not_keep_the_workers(machines):
     wait_for(lambda: not machines.workers())
 
 
+@pytest.mark.slow
 def test_a_study_on_the_command_line_says_where_it_runs_and_nothing_of_ray(machines, tmp_path):
     study = tmp_path / "study.yaml"
     study.write_text(

@@ -37,7 +37,7 @@ def fated(tmp_path):
     folder = tmp_path / "fate"
     folder.mkdir()
 
-    def make(fate=lambda *_: None, **options) -> FatedLearner:
+    def make(fate=lambda _: None, **options) -> FatedLearner:
         return FatedLearner(folder=folder, fate=fate, pack_size=1, **options)
 
     return make
@@ -66,16 +66,16 @@ def test_a_worker_that_leaves_by_itself(machines, fated, tmp_path, whole):
     assert (learner.folder / "left").exists()
 
 
+@pytest.mark.slow
 def test_a_machine_goes_and_another_comes(machines, fated, tmp_path, whole):
-    learner = fated(seconds=0.2)
+    learner, places = fated(seconds=0.2), list(range(clusters.NODES))
 
-    def change() -> None:
-        wait_for(lambda: learner.pids)
-        for place in range(clusters.NODES):
-            machines.replace(place)
+    def change(_: object) -> None:
+        while learner.pids and places:
+            machines.replace(places.pop())
 
-    with meanwhile(change):
-        result = retrain(tmp_path / "run", learner, **machines.on(4))
+    result = retrain(tmp_path / "run", learner, progress=change, **machines.on(4))
+    assert not places
     assert len(learner.pids) > 1 and not is_alive(learner.pids[0])
     assert_same_tables(result, whole)
 
@@ -94,8 +94,13 @@ def test_the_batch_is_halved_where_memory_runs_out(machines):
     "fate, why",
     [
         (clusters.raises, r"'train-.*' failed again and again \(ValueError: this is cursed, in cl"),
-        (clusters.kills, r"'train-.*' failed again and again \(its worker died: The actor"),
+        pytest.param(
+            clusters.kills,
+            r"'train-.*' failed again and again \(its worker died: The actor",
+            marks=pytest.mark.slow,
+        ),
     ],
+    ids=["raises", "kills"],
 )
 def test_a_task_that_always_fails_is_named_and_the_others_finish(
     fate, why, machines, fated, tmp_path, whole
@@ -183,6 +188,7 @@ def test_a_driver_that_is_killed_is_resumed(machines, tmp_path):
     resumed(machines, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number, code, word",
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
@@ -201,6 +207,7 @@ def test_a_driver_that_is_stopped_says_what_is_kept_and_leaves_no_worker(
         resumed(machines, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_command_whose_task_always_fails_ends_with_3_and_says_how_to_resume(machines, tmp_path):
     machines.free()
     curse = tmp_path / "cursed"
