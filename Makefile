@@ -31,8 +31,8 @@ demo: setup
 
 #  The tests on Ray share one cluster, whose workers need both cores for themselves.
 test: setup
-	$(BIN)/python -m pytest -n 2 --ignore=tests/ray
-	$(BIN)/python -m pytest tests/ray
+	$(BIN)/python -m pytest -n 2 --ignore=tests/cluster
+	$(BIN)/python -m pytest tests/cluster
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

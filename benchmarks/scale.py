@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import ray
 import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
 import faithscope as fs
-import ray
 from faithscope.runs import ray as on_ray
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))

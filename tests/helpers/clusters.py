@@ -49,9 +49,8 @@ class Machines:
     """A head without CPUs and two nodes with two each, to which this process is connected."""
 
     def __init__(self) -> None:
-        from ray.cluster_utils import Cluster
-
         import ray
+        from ray.cluster_utils import Cluster
 
         ray._private.utils.set_sigterm_handler = lambda _: None  # a node would take pytest's
         head = {"num_cpus": 0, "dashboard_port": free_port()}

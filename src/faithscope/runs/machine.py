@@ -16,7 +16,6 @@ from faithscope.runs.plan import Plan
 from faithscope.runs.task import Task
 from faithscope.version import __version__
 
-
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 HELD = {M_TRIM_THRESHOLD: 1 << 30, M_TOP_PAD: 1 << 26, M_MMAP_THRESHOLD: 1 << 30}
 """Bytes: see mallopt(3)."""

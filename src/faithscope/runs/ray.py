@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray.exceptions import RayError, RayTaskError
 
-import ray
 from faithscope.errors import FaithscopeError, said, shortened, shown
 from faithscope.registry import registries
 from faithscope.request import Given
