@@ -248,7 +248,7 @@ class OnRay:
     workers: float = 0.0
 
     def __enter__(self) -> OnRay:
-        self._actors = [*self.crew.actors, *on_ray._IDLE.get(self.crew.need, ())]
+        self._actors = [*self.crew.actors, *on_ray._IDLE.get(self.crew.kind, ())]
         self._before = self._times()
         self.watch.__enter__()
         return self

@@ -83,19 +83,19 @@ class FakeWorker:
         return call
 
     def on_begin(self, job: Any, kit: Any) -> Reply:
-        self.desk = Desk(self.world.store, job.id)
+        self.desk = Desk(self.world.store, job.number)
         return Reply()
 
-    def on_push(self, job: str, errands: Any) -> None:
+    def on_push(self, job: int, errands: Any) -> None:
         self.desk.push(errands)
 
-    def on_recall(self, job: str, task: str) -> tuple[str, bool]:
+    def on_recall(self, job: int, task: str) -> tuple[str, bool]:
         return task, self.desk.recall(task)
 
-    def on_poll(self, job: str) -> News:
+    def on_poll(self, job: int) -> News:
         return self.desk.news()
 
-    def on_rest(self, job: str) -> None:
+    def on_rest(self, job: int) -> None:
         self.desk.close()
 
     def die(self) -> None:
@@ -252,7 +252,7 @@ def run(world: World, tasks: list[Task], rule: Rule | None = None) -> tuple[Sche
         finished[task.id] += 1
         take(task, card)
 
-    job = SimpleNamespace(id="job")
+    job = SimpleNamespace(number=0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.store, "drop_artifact", drop_artifact)
         patch.setattr(scheduler, "take", taken)

@@ -16,13 +16,13 @@ import socket
 import sys
 import threading
 import time
-import uuid
 import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ from faithscope.version import __version__
 
 TRIES = 3
 """How often a task may fail, or its worker die, before it is given up."""
-PAUSE, LONGER = 1.0, 4.0
-"""Seconds before a task whose files failed is tried again, and how many times longer each time."""
+FILE_TRIES, PAUSE = 5, 0.5
+"""The same of a task whose files fail; seconds until its second try, twice as many each time."""
 MOST_GIVEN_UP = 8
 """Tasks that may be the death of workers, one after the other, before the run is ended."""
 AT_ONCE = 3
@@ -200,6 +200,7 @@ _CREWS: weakref.WeakSet[Crew] = weakref.WeakSet()
 """Those who hold workers, be it only to plan."""
 
 
+_JOBS = count()
 _RELEASED = [0.0]
 """When workers became idle last."""
 
@@ -386,7 +387,7 @@ class Crew:
         assert self._planned is not None
         root, store = scheduler.store.root, scheduler.store
         job = Job(
-            uuid.uuid4().hex,
+            next(_JOBS),
             str(root.absolute() if isinstance(root, Path) else root),
             self._planned.plan,
             is_lasting=store.is_lasting,
@@ -474,7 +475,7 @@ class Shift:
     def end(self) -> None:
         """Let the workers leave what nobody wants any more."""
         for seat in self.seats:
-            seat.actor.rest.remote(self.job.id)
+            seat.actor.rest.remote(self.job.number)
 
     def _check_manned(self) -> None:
         now = time.monotonic()
@@ -524,13 +525,13 @@ class Shift:
             else:
                 self.scheduler.give_back(task)
 
-    def _fail(self, task: Task, why: str, pause: float = 0.0) -> None:
+    def _fail(self, task: Task, why: str, *, tries: int = TRIES, pause: float = 0.0) -> None:
         self.tries[task.id] += 1
-        if self.tries[task.id] >= TRIES:
+        if self.tries[task.id] >= tries:
             self.scheduler.give_up(task, why)
         else:
             self.suspects.add(task.id)
-            wait = pause * LONGER ** (self.tries[task.id] - 1)
+            wait = pause * 2 ** (self.tries[task.id] - 1)
             self.later.append((time.monotonic() + wait, task))
 
     def _wake(self) -> None:
@@ -564,7 +565,7 @@ class Shift:
             else:
                 self._give(seat, task, pushed)
         for place, errands in pushed.items():
-            self.seats[place].actor.push.remote(self.job.id, errands)
+            self.seats[place].actor.push.remote(self.job.number, errands)
 
     def _is_quarantined(self, seat: Seat) -> bool:
         return any(name in self.suspects for name in seat.tasks)
@@ -585,7 +586,7 @@ class Shift:
         busiest = max(ready, key=lambda held: len(held.tasks))
         *others, last = busiest.tasks or [""]
         if others and last not in busiest.begun:
-            busiest.recall = busiest.actor.recall.remote(self.job.id, last)
+            busiest.recall = busiest.actor.recall.remote(self.job.number, last)
 
     # Taking in
 
@@ -623,7 +624,7 @@ class Shift:
         else:
             self._take(seat, value)
         if seat in self.seats:
-            seat.asked = seat.actor.poll.remote(self.job.id)
+            seat.asked = seat.actor.poll.remote(self.job.number)
 
     def _take(self, seat: Seat, news: News) -> None:
         self.crew.warn(news.warnings)
@@ -653,7 +654,7 @@ class Shift:
             self._lose(seat, RuntimeError(failure.why), culprit=task)
         else:
             del seat.tasks[task.id]
-            self._fail(task, failure.why, PAUSE)
+            self._fail(task, failure.why, tries=FILE_TRIES, pause=PAUSE)
 
 
 def _sent(entries: Mapping[str, Mapping[str, Any]]) -> Sent:

@@ -67,7 +67,8 @@ class Reply:
 class Job:
     """What a worker must know of a run beside its tasks."""
 
-    id: str
+    number: int
+    """Later jobs of a process have higher ones."""
     root: str
     plan: Plan
     is_lasting: bool
@@ -230,31 +231,35 @@ class RayWorker:
                 desk.break_off(error)
 
         with self._beginning:
+            if job.number < self.desk.number:  # a slow beginning of a run that is over
+                return
             self.desk.close()
             if self._thread is not None:
                 self._thread.join()
-            self.desk = Desk(store, job.id)
+            self.desk = Desk(store, job.number)
             self._thread = threading.Thread(target=work, args=[self.desk], daemon=True)
             self._thread.start()
 
     # Calls come in any order, those for a job that is over, too
 
-    def push(self, job: str, errands: Sequence[Errand]) -> None:
+    def push(self, job: int, errands: Sequence[Errand]) -> None:
         """Put tasks into the inbox."""
-        if (desk := self.desk).job == job:
+        if (desk := self.desk).number == job:
             desk.push(errands)
 
-    def recall(self, job: str, task: str) -> tuple[str, bool]:
+    def recall(self, job: int, task: str) -> tuple[str, bool]:
         """Give a task back, if it has not begun."""
-        return task, (desk := self.desk).job == job and desk.recall(task)
+        return task, (desk := self.desk).number == job and desk.recall(task)
 
-    def poll(self, job: str) -> News:
+    def poll(self, job: int) -> News:
         """What happened since the last time; waits a moment if that is nothing."""
-        return desk.news() if (desk := self.desk).job == job else News()
+        if (desk := self.desk).number != job:
+            raise RuntimeError("the worker is at another job")
+        return desk.news()
 
-    def rest(self, job: str) -> None:
+    def rest(self, job: int) -> None:
         """Leave what is in the inbox; what is being computed is the last."""
-        if (desk := self.desk).job == job:
+        if (desk := self.desk).number == job:
             desk.close()
 
     def _warned(self) -> tuple[str, ...]:
@@ -264,8 +269,8 @@ class RayWorker:
 class Desk:
     """The inbox and the outbox of a worker."""
 
-    def __init__(self, store: Store | None = None, job: str = "") -> None:
-        self.store, self.job = store, job
+    def __init__(self, store: Store | None = None, number: int = -1) -> None:
+        self.store, self.number = store, number
         self.inbox: deque[Errand] = deque()
         self.open: dict[str, Errand] = {}
         """Tasks that were taken out of the inbox and have not begun to be computed."""

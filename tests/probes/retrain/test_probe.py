@@ -307,7 +307,7 @@ def test_scores_that_cannot_be_ranked_are_refused_with_the_training_they_come_fr
 
 Value = Callable[[str, str, int, int], float]
 EXPLAINING = dict(
-    task="mask", kind="mask", explaining=1200.0, device="cpu", machine="x", versions=[]
+    task="mask", kind="mask", explaining=1200.0, device="cpu", machine="x", host="x", versions=[]
 )
 
 
