@@ -388,7 +388,7 @@ def _crew(request: Request, given: Given) -> Crew | None:
         return hire(device=request.device, given=given, **of_ray)
     for name, value in of_ray.items():
         if value is not None:
-            raise FaithscopeError(f"{name} has no effect without on='ray': leave it out.")
+            raise FaithscopeError(f"{name} goes with on='ray': add that, or leave it out.")
     return None
 
 
@@ -417,14 +417,18 @@ class Prepared:
         root = as_place(out, "out")
         request = self.request.model_copy(update={"out": str(root)})
         adopt = partial(self.probe.adopt, there=begun_plan(root), request=request)
-        planned = adopt(self.planned) if self.crew is None else self.crew.change(adopt)
+        planned = (
+            adopt(self.planned) if self.crew is None else self.crew.change(self.planned, adopt)
+        )
         return Prepared(request, planned, self.probe, self.crew)
 
     @property
     def executor(self) -> Executor:
         """Where the tasks are run."""
         if self.crew is not None:
-            return self.crew
+            from faithscope.runs.ray import OnRay
+
+            return OnRay(self.crew, self.planned)
         assert self.planned.worker is not None
         return Local(self.planned.worker, self.plan.threads)
 

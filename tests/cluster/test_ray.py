@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -223,7 +224,7 @@ def test_no_room_is_said_at_once(machines):
 
 def test_options_of_workers_without_ray_are_refused():
     for name, value in {"workers": 2, "address": "auto", "cpus_per_worker": 1}.items():
-        with refused(f"{name} has no effect without on='ray'"):
+        with refused(f"{name} goes with on='ray'"):
             evaluate(**{name: value})
     few = ("--model", "bundled:cifar10_vit", "--data", "bundled:cifar10")
     assert "has no effect without" in fails("evaluate", *few, "--workers", 2)
@@ -271,7 +272,7 @@ def test_a_local_run_imports_nothing_of_it_and_a_wrong_address_is_said_within_se
     for sentence, address in zip(
         said[::2], ("127.0.0.1:1", "nowhere.invalid:6379", "what?"), strict=True
     ):
-        assert sentence.startswith(f"No Ray cluster answers at '{address}' (")
+        assert sentence.startswith(f"No Ray cluster can be used at '{address}' (")
         assert "ray start --head" in sentence
     assert found.stderr == ""
 
@@ -345,3 +346,41 @@ def test_a_study_on_the_command_line_says_where_it_runs_and_nothing_of_ray(machi
     assert list(here) == list(there) and len(here) == 2
     for name, result in here.items():
         assert_same_tables(there[name], result)
+
+
+def test_two_folders_of_one_prepared_run_keep_their_own_plans(machines, tmp_path):
+    for name, size in (("a", 16), ("b", 48)):
+        stopped = fs.prepare(linear(), images(), "gradient", "saco", k=4, batch_size=size)
+        with pytest.raises(KeyboardInterrupt):
+            stopped.at(tmp_path / name).run(stop_after_a_task(tmp_path / name))
+    asked = {"k": 4, "batch_size": "auto"}
+    prepared = fs.prepare(linear(), images(), "gradient", "saco", **asked, **machines.on())
+    both = [prepared.at(tmp_path / name) for name in ("a", "b")]
+    for made, size in zip(both, (16, 48), strict=True):
+        result = made.run()
+        assert result.manifest.plan.request.batch_size == size == made.plan.request.batch_size
+        alone = fs.evaluate(linear(), images(), "gradient", "saco", k=4, batch_size=size)
+        assert_same_tables(result, alone)
+
+
+def stop_after_a_task(out: Path):
+    """Ends a run as soon as a task of it is finished."""
+
+    def stop(_: object) -> None:
+        if list(out.glob("tasks/*.json")):
+            raise KeyboardInterrupt
+
+    return stop
+
+
+@pytest.mark.parametrize("share", [1.5, 1e-5])
+def test_a_share_of_a_gpu_that_ray_cannot_count_is_refused(share):
+    with refused("gpus_per_worker must be a share of a GPU"):
+        evaluate(on="ray", gpus_per_worker=share)
+
+
+def test_another_address_than_that_of_the_cluster_is_refused(machines):
+    with refused("speaks to the Ray cluster at", "ray.shutdown()"):
+        evaluate(**machines.on(address="10.9.9.9:6379"))
+    with refused("without a user"):
+        evaluate(**machines.on(address="me:secret@10.9.9.9:6379"))

@@ -24,7 +24,7 @@ import typer
 from typer.core import TyperGroup
 
 from faithscope.errors import FaithscopeError, printable, unknown
-from faithscope.request import Place, as_path, as_place
+from faithscope.request import Place, Request, as_path, as_place
 from faithscope.request.remote import RemotePath
 from faithscope.version import __version__
 
@@ -298,6 +298,14 @@ def forecast_of(prepared: Prepared) -> Forecast:
 
     with waiting("measuring what it will cost"):
         return prepared.forecast()
+
+
+def say_ray(request: Request) -> None:
+    """Say that it takes a moment until Ray is there."""
+    if request.on == "ray":
+        from faithscope.cli.console import note
+
+        note("connecting to Ray" if request.address else "starting Ray")
 
 
 def carry_out(prepared: Prepared, *, yes: bool = True, silent: bool = False) -> Result:

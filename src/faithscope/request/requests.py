@@ -108,7 +108,7 @@ class Request(BaseModel):
     out: Annotated[
         Annotated[str, Field(min_length=1)] | None,
         Option(
-            "Keep the run here; run the same command to resume it.",
+            "Keep the run in a folder or at s3://…; run the same command to resume it.",
             "a path",
             metavar="DIR",
             role="running",

@@ -26,6 +26,8 @@ class Planned:
     """What the probe needs to know of model and data when it collects the answers."""
     expected: float = 0.0
     """Of a stream: its cost in the main unit, as far as is known."""
+    steps: tuple[Any, ...] = ()
+    """How it was made in another process, for one that must make it once more."""
 
 
 class Executor(Protocol):

@@ -21,7 +21,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,10 @@ PATIENCE = 60.0
 """Seconds without a worker after which the driver says so."""
 IDLENESS = 60.0
 """Seconds that the workers of a run are kept for the next one."""
+SILENCE = 300.0
+"""Seconds after which a worker that answers nothing is taken for dead."""
+LEAST_SHARE = 0.0001
+"""Of a GPU, as Ray counts them."""
 PROMPT = 10.0
 """Seconds in which a cluster must answer."""
 LONELY = 600.0
@@ -97,6 +101,12 @@ def hire(
             f"device must be auto, cpu or cuda with on='ray', where a worker sees its own GPU "
             f"alone, got {shown(device)}."
         )
+    share = gpus_per_worker or 0.0
+    if 0 < share < LEAST_SHARE or (share > 1 and share != int(share)):
+        raise FaithscopeError(
+            f"gpus_per_worker must be a share of a GPU from {LEAST_SHARE}, or a whole number of "
+            f"them, got {shown(gpus_per_worker)}."
+        )
     dashboard = _connect(address)
     if gpus_per_worker is None:
         gpus_per_worker = 1.0 if _wants_gpu(device, given) else 0.0
@@ -107,29 +117,71 @@ def hire(
         total = _resources()
         raise FaithscopeError(
             f"There is no room on Ray for a worker with {need}: its machines have "
-            f"{total.get('CPU', 0):g} CPU and {total.get('GPU', 0):g} GPU in all; give less as "
-            "cpus_per_worker or gpus_per_worker, or device='cpu'."
+            f"{total.get('CPU', 0):g} CPUs and {total.get('GPU', 0):g} GPUs in all; ask for less "
+            "(cpus_per_worker, gpus_per_worker), or use the CPU (device)."
         )
     return crew
 
 
 def _connect(address: str | None) -> str:
     """Begin to speak to Ray; gives the address of its dashboard, "" if it has none."""
+    if address is not None and "@" in address:
+        raise FaithscopeError("The address of a Ray cluster is HOST:PORT or auto, without a user.")
     if not ray.is_initialized():
         _IDLE.clear()  # of a cluster that this process has left
-        address = address or os.environ.get("RAY_ADDRESS") or None
+        asked, address = address, address or os.environ.get("RAY_ADDRESS") or "local"
         try:
             _check_answers(address)
-            with _same_signals(), _unheard():
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            _show_token()
+            _in_lasting_thread(lambda: _begin_to_speak(address))
         except Exception as error:  # of any kind, from any of its processes
-            where = f"No Ray cluster answers at '{address}'" if address else "Ray does not start"
+            if address == "local":
+                raise FaithscopeError(f"Ray does not start here ({said(error)}).") from None
+            typed = "" if asked else " (of $RAY_ADDRESS)"
             raise FaithscopeError(
-                f"{where} ({said(error)}): start one with `ray start --head`, or leave the address "
-                "out to use this machine."
+                f"No Ray cluster can be used at '{address}'{typed} ({said(error)}): check the "
+                "address and, if the cluster asks for one, the token ($RAY_AUTH_TOKEN), start a "
+                "cluster with `ray start --head`, or leave the address out to use this machine."
             ) from None
+    elif address not in (None, "auto", ray.get_runtime_context().gcs_address):
+        raise FaithscopeError(
+            f"This process speaks to the Ray cluster at {ray.get_runtime_context().gcs_address} "
+            f"already, not to '{address}': leave the address out, or call ray.shutdown() first."
+        )
     node = getattr(ray._private.worker, "_global_node", None)
     return str(getattr(node, "webui_url", "") or "")
+
+
+def _begin_to_speak(address: str | None) -> None:
+    with _same_signals(), _unheard():
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+
+
+def _show_token() -> None:
+    """Clusters of `ray start` ask for a token, which lies where Ray itself put it."""
+    if (Path.home() / ".ray" / "auth_token").is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def _in_lasting_thread(call: Callable[[], None]) -> None:
+    """Call from a thread that stays: Ray's processes end with the one that started them."""
+    if threading.current_thread() is threading.main_thread():
+        call()
+        return
+    done, wrong = threading.Event(), list[Exception]()
+
+    def stay() -> None:
+        try:
+            call()
+        except Exception as error:
+            wrong.append(error)
+        done.set()
+        threading.Event().wait()
+
+    threading.Thread(target=stay, daemon=True).start()
+    done.wait()
+    if wrong:
+        raise wrong[0]
 
 
 def _check_answers(address: str | None) -> None:
@@ -234,16 +286,20 @@ def _dismiss_others(kind: Kind) -> None:
         _dismiss(_IDLE.pop(other))
 
 
+Steps = tuple[tuple[str, Any], ...]
+"""How a plan was made: calls and what they were given."""
+
+
 class Crew:
-    """The workers of one run on Ray: an executor, which plans there, too."""
+    """The workers on Ray, who plan there, too; `OnRay` runs one plan by them."""
 
     def __init__(self, need: Need, wanted: int | None, given: Given, dashboard: str) -> None:
         self.need, self.wanted, self.given, self.dashboard = need, wanted, given, dashboard
         self.actors: list[Any] = []
-        self._steps: list[tuple[str, Any]] = []
-        """How the plan came about, for a worker that must make it once more."""
         self._planner: Any = None
-        self._planned: Planned | None = None
+        self._made: Steps = ()
+        """Which plan the planner holds."""
+        self._session = ray.get_runtime_context().get_job_id()
         self._told: set[str] = set()
         self._runs = False
         path = tuple(held for held in sys.path if held and os.path.isdir(held))
@@ -305,37 +361,29 @@ class Crew:
             sent = packed(make)
         except Exception as error:
             refuse_unsendable(self.given, error)
-        return self._step("prepare", sent)
+        return self._stepped((), "prepare", sent)
 
-    def change(self, change: Callable[[Planned], Planned]) -> Planned:
-        """Change the plan where it was made."""
-        return self._step("change", packed(change))
+    def change(self, planned: Planned, change: Callable[[Planned], Planned]) -> Planned:
+        """Change a plan where it was made; the plan that it was stays what it is."""
+        return self._stepped(planned.steps, "change", packed(change))
 
-    def measure(self) -> Mapping[str, float]:
-        """Seconds that a unit of cost takes on one worker."""
-        found: Mapping[str, float] = self._ask("measure")
-        return found
+    def _stepped(self, before: Steps, name: str, sent: Sent) -> Planned:
+        self._check_session()
+        steps = (*before, (name, ray.put(sent)))
+        planned: Planned = unpacked(self.ask(steps[:-1], *steps[-1]))
+        self._made = steps
+        return replace(planned, steps=steps)
 
-    def check_inputs(self, tasks: Iterable[Task], inputs: Mapping[str, str]) -> None:
-        """Refuse data that are not those of a finished run, whose tasks had these inputs."""
-        self._ask("check_inputs", list(tasks), inputs)
+    def _check_session(self) -> None:
+        if not ray.is_initialized() or ray.get_runtime_context().get_job_id() != self._session:
+            raise FaithscopeError("Ray was shut down since the run was prepared: prepare it again.")
 
-    def _step(self, name: str, sent: Sent) -> Planned:
-        step = name, ray.put(sent)
-        planned: Planned = unpacked(self._ask(*step))
-        self._steps.append(step)
-        self._planned = planned
-        return planned
-
-    def _ask(self, name: str, *arguments: Any) -> Any:
-        """Ask the worker that planned; if it is gone, another makes the same plan first."""
+    def ask(self, steps: Steps, name: str, *arguments: Any) -> Any:
+        """Ask a worker that made a plan; if there is none, one makes it first, step by step."""
+        self._check_session()
         for left in reversed(range(TRIES)):
-            actor = self._planner
             try:
-                if actor is None:
-                    actor = self._planner = self._taught(self.start_actor())
-                    for step in self._steps:
-                        self.value(ray.get(getattr(actor, step[0]).remote(step[1])))
+                actor = self._with_plan(steps)
                 return self.value(ray.get(getattr(actor, name).remote(*arguments)))
             except RayTaskError as error:  # it lives, and would say the same again
                 self.forget(self._planner or self.actors[-1])
@@ -345,6 +393,16 @@ class Crew:
                 if not left:
                     raise died(error) from None
         raise AssertionError
+
+    def _with_plan(self, steps: Steps) -> Any:
+        if self._planner is None:
+            self._planner, self._made = self._taught(self.start_actor()), ()
+        if self._made != steps[: len(self._made)]:
+            self._made = ()
+        for step in steps[len(self._made) :]:
+            self.value(ray.get(getattr(self._planner, step[0]).remote(step[1])))
+            self._made = (*self._made, step)
+        return self._planner
 
     def _taught(self, actor: Any) -> Any:
         """A worker that knows what this process has registered, once it is there."""
@@ -380,23 +438,22 @@ class Crew:
 
     # Running
 
-    def run(self, scheduler: Scheduler, keep_every: float) -> None:
-        """Run whatever the scheduler has to do."""
+    def run(self, planned: Planned, scheduler: Scheduler, keep_every: float) -> None:
+        """Run whatever the scheduler has to do of a plan."""
         if scheduler.is_over:
             return
-        assert self._planned is not None
         root, store = scheduler.store.root, scheduler.store
         job = Job(
             next(_JOBS),
             str(root.absolute() if isinstance(root, Path) else root),
-            self._planned.plan,
+            planned.plan,
             is_lasting=store.is_lasting,
             uses_store=any(task.makes for task in scheduler.tasks),
             keep_every=keep_every,
         )
         self._runs = True
         try:
-            shift = Shift(self, scheduler, job, ray.put(self._ask("kit")))
+            shift = Shift(self, scheduler, job, ray.put(self.ask(planned.steps, "kit")))
             shift.work()
             shift.end()
         except BaseException:
@@ -411,6 +468,32 @@ class Crew:
     def planner(self) -> Any:
         """The worker that planned, None if it is gone."""
         return self._planner
+
+
+@dataclass(frozen=True, eq=False)
+class OnRay:
+    """Runs one plan on Ray: an executor."""
+
+    crew: Crew
+    planned: Planned
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are to be."""
+        return self.crew.workers
+
+    def measure(self) -> Mapping[str, float]:
+        """Seconds that a unit of cost takes on one worker."""
+        found: Mapping[str, float] = self.crew.ask(self.planned.steps, "measure")
+        return found
+
+    def check_inputs(self, tasks: Iterable[Task], inputs: Mapping[str, str]) -> None:
+        """Refuse data that are not those of a finished run, whose tasks had these inputs."""
+        self.crew.ask(self.planned.steps, "check_inputs", list(tasks), inputs)
+
+    def run(self, scheduler: Scheduler, keep_every: float) -> None:
+        """Run whatever the scheduler has to do."""
+        self.crew.run(self.planned, scheduler, keep_every)
 
 
 @dataclass(eq=False)
@@ -429,6 +512,8 @@ class Seat:
     pace: float = 1.0
     """Seconds that it takes for a task."""
     heard: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=time.monotonic)
+    """When it was asked what it has not answered yet."""
 
     @property
     def depth(self) -> int:
@@ -442,7 +527,7 @@ class Shift:
     def __init__(self, crew: Crew, scheduler: Scheduler, job: Job, kit: Any) -> None:
         self.crew, self.scheduler, self.job, self.kit = crew, scheduler, job, kit
         self.seats: list[Seat] = []
-        self.tries: Counter[str] = Counter()
+        self.tries: Counter[tuple[str, int]] = Counter()
         self.suspects: set[str] = set()
         """Tasks in whose company a worker died: they are tried alone."""
         self.alone: list[Task] = []
@@ -464,6 +549,7 @@ class Shift:
         """Keep every worker busy until nothing is left to do."""
         while not self.scheduler.is_over:
             self._wake()
+            self._check_silence()
             self._fill()
             self._assign()
             if not (self.alone or self.later or any(seat.tasks for seat in self.seats)):
@@ -476,6 +562,13 @@ class Shift:
         """Let the workers leave what nobody wants any more."""
         for seat in self.seats:
             seat.actor.rest.remote(self.job.number)
+
+    def _check_silence(self) -> None:
+        """Part with workers that say nothing: one that computes still answers."""
+        now = time.monotonic()
+        for seat in [held for held in self.seats if held.is_ready]:
+            if now - seat.since > SILENCE:
+                self._lose(seat, RuntimeError(f"it said nothing for {SILENCE / 60:.0f} minutes"))
 
     def _check_manned(self) -> None:
         now = time.monotonic()
@@ -517,21 +610,25 @@ class Shift:
         if self.deaths > TRIES * max(MOST_GIVEN_UP, self.target):
             raise died(error)
         tasks = list(seat.tasks.values())
+        if culprit is None and len(tasks) == 1:
+            self._fail(tasks[0], f"its worker died: {reason_of(error)}")
+            return
         for place, task in enumerate(tasks):
-            if culprit is None and place < AT_ONCE:
-                self._fail(task, f"its worker died: {reason_of(error)}")
-            elif task is culprit:
+            if task is culprit:
                 self._fail(task, str(error))
-            else:
-                self.scheduler.give_back(task)
+                continue
+            if culprit is None and place < AT_ONCE:  # it may have been any of these
+                self.suspects.add(task.id)
+            self.scheduler.give_back(task)
 
     def _fail(self, task: Task, why: str, *, tries: int = TRIES, pause: float = 0.0) -> None:
-        self.tries[task.id] += 1
-        if self.tries[task.id] >= tries:
+        kind = task.id, tries
+        self.tries[kind] += 1
+        if self.tries[kind] >= tries:
             self.scheduler.give_up(task, why)
         else:
             self.suspects.add(task.id)
-            wait = pause * 2 ** (self.tries[task.id] - 1)
+            wait = pause * 2 ** (self.tries[kind] - 1)
             self.later.append((time.monotonic() + wait, task))
 
     def _wake(self) -> None:
@@ -625,6 +722,7 @@ class Shift:
             self._take(seat, value)
         if seat in self.seats:
             seat.asked = seat.actor.poll.remote(self.job.number)
+            seat.since = time.monotonic()
 
     def _take(self, seat: Seat, news: News) -> None:
         self.crew.warn(news.warnings)

@@ -22,6 +22,9 @@ ADVICE = {
     "data": "give it by name (a folder, 'array:FILE.npy', 'hf:ID')",
     "methods": "define it at the top of a module that the workers can import, or give maps=…",
     "metrics": "define it at the top of a module that the workers can import",
+    "labels": "give numbers, as a list, an array or a tensor",
+    "maps": "give arrays or tensors",
+    "target": "give numbers, as a list, an array or a tensor",
 }
 """How what cannot be sent is named instead."""
 
