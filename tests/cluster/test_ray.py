@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -227,7 +228,7 @@ def test_options_of_workers_without_ray_are_refused():
         with refused(f"{name} goes with on='ray'"):
             evaluate(**{name: value})
     few = ("--model", "bundled:cifar10_vit", "--data", "bundled:cifar10")
-    assert "has no effect without" in fails("evaluate", *few, "--workers", 2)
+    assert "--workers goes with" in fails("evaluate", *few, "--workers", 2)
 
 
 def test_an_error_of_planning_is_one_sentence(machines):
@@ -384,3 +385,18 @@ def test_another_address_than_that_of_the_cluster_is_refused(machines):
         evaluate(**machines.on(address="10.9.9.9:6379"))
     with refused("without a user"):
         evaluate(**machines.on(address="me:secret@10.9.9.9:6379"))
+
+
+@pytest.mark.slow
+def test_ray_that_a_thread_started_outlives_the_thread():
+    code = """
+import threading
+from clusters import evaluate
+go = lambda: evaluate(on="ray", workers=1)
+thread = threading.Thread(target=go); thread.start(); thread.join()
+print(go().scores.num_rows)
+"""
+    path = {**os.environ, "PYTHONPATH": f"{clusters.HERE}:{clusters.ROOT / 'src'}"}
+    path.pop("RAY_ADDRESS", None)
+    ended = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, timeout=180)
+    assert ended.stdout.split() == [b"300"], ended.stderr

@@ -20,7 +20,7 @@ from faithscope.cli.shared import (
     make_folder,
     only_with,
     place_option,
-    say_ray,
+    with_ray,
 )
 from faithscope.errors import FaithscopeError
 from faithscope.request import Given, Perturb, Place, as_path, as_place, check_request
@@ -79,8 +79,7 @@ def evaluate(
     request = check_request(Perturb, asked)
     given = Given(maps=_read_maps(maps or []))
     with keeping(out):
-        say_ray(request)
-        with waiting(f"loading {request.model}"):
+        with waiting(with_ray(request, f"loading {request.model}")):
             from faithscope.api import prepare_request
 
             prepared = prepare_request(request, given)

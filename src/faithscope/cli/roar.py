@@ -27,7 +27,7 @@ from faithscope.cli.shared import (
     only_with,
     path_option,
     place_option,
-    say_ray,
+    with_ray,
 )
 from faithscope.errors import FaithscopeError
 from faithscope.request import Given, Place, Retrain, as_path, as_place, check_request
@@ -120,8 +120,7 @@ def roar(
     request = check_request(Retrain, asked)
     if out is not None and not dry_run:
         make_folder(out)
-    say_ray(request)
-    with keeping(out), waiting(f"reading {request.data}"):
+    with keeping(out), waiting(with_ray(request, f"reading {request.data}")):
         from faithscope.api import prepare_request
 
         prepared = prepare_request(request)

@@ -300,12 +300,11 @@ def forecast_of(prepared: Prepared) -> Forecast:
         return prepared.forecast()
 
 
-def say_ray(request: Request) -> None:
-    """Say that it takes a moment until Ray is there."""
-    if request.on == "ray":
-        from faithscope.cli.console import note
-
-        note("connecting to Ray" if request.address else "starting Ray")
+def with_ray(request: Request, doing: str) -> str:
+    """What is going on before a run begins: it takes a moment until Ray is there."""
+    if request.on == "local":
+        return doing
+    return f"{'connecting to' if request.address else 'starting'} Ray, {doing}"
 
 
 def carry_out(prepared: Prepared, *, yes: bool = True, silent: bool = False) -> Result:

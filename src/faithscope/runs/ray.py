@@ -132,7 +132,6 @@ def _connect(address: str | None) -> str:
         asked, address = address, address or os.environ.get("RAY_ADDRESS") or "local"
         try:
             _check_answers(address)
-            _show_token()
             _in_lasting_thread(lambda: _begin_to_speak(address))
         except Exception as error:  # of any kind, from any of its processes
             if address == "local":
@@ -140,8 +139,8 @@ def _connect(address: str | None) -> str:
             typed = "" if asked else " (of $RAY_ADDRESS)"
             raise FaithscopeError(
                 f"No Ray cluster can be used at '{address}'{typed} ({said(error)}): check the "
-                "address and, if the cluster asks for one, the token ($RAY_AUTH_TOKEN), start a "
-                "cluster with `ray start --head`, or leave the address out to use this machine."
+                "address, set RAY_AUTH_MODE=token if the cluster asks for a token, start a cluster "
+                "with `ray start --head`, or leave the address out to use this machine."
             ) from None
     elif address not in (None, "auto", ray.get_runtime_context().gcs_address):
         raise FaithscopeError(
@@ -155,12 +154,6 @@ def _connect(address: str | None) -> str:
 def _begin_to_speak(address: str | None) -> None:
     with _same_signals(), _unheard():
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-
-
-def _show_token() -> None:
-    """Clusters of `ray start` ask for a token, which lies where Ray itself put it."""
-    if (Path.home() / ".ray" / "auth_token").is_file():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def _in_lasting_thread(call: Callable[[], None]) -> None:
