@@ -380,9 +380,12 @@ def test_a_share_of_a_gpu_that_ray_cannot_count_is_refused(share):
         evaluate(on="ray", gpus_per_worker=share)
 
 
-def test_another_address_than_that_of_the_cluster_is_refused(machines):
+def test_another_address_than_that_of_the_cluster_is_refused(machines, monkeypatch):
     with refused("speaks to the Ray cluster at", "ray.shutdown()"):
         evaluate(**machines.on(address="10.9.9.9:6379"))
+    port = machines.address.rpartition(":")[2]
+    monkeypatch.setattr("faithscope.runs.ray._ADDRESS", [f"localhost:{port}"])
+    assert evaluate(**machines.on(address=f"localhost:{port}")).scores.num_rows  # as it was called
     with refused("without a user"):
         evaluate(**machines.on(address="me:secret@10.9.9.9:6379"))
 

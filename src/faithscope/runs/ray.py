@@ -123,6 +123,10 @@ def hire(
     return crew
 
 
+_ADDRESS = [""]
+"""By which this process reached its cluster, as somebody called it: Ray has its own name for it."""
+
+
 def _connect(address: str | None) -> str:
     """Begin to speak to Ray; gives the address of its dashboard, "" if it has none."""
     if address is not None and "@" in address:
@@ -142,7 +146,8 @@ def _connect(address: str | None) -> str:
                 "address, set RAY_AUTH_MODE=token if the cluster asks for a token, start a cluster "
                 "with `ray start --head`, or leave the address out to use this machine."
             ) from None
-    elif address not in (None, "auto", ray.get_runtime_context().gcs_address):
+        _ADDRESS[0] = address
+    elif address not in (None, "auto", _ADDRESS[0], ray.get_runtime_context().gcs_address):
         raise FaithscopeError(
             f"This process speaks to the Ray cluster at {ray.get_runtime_context().gcs_address} "
             f"already, not to '{address}': leave the address out, or call ray.shutdown() first."
