@@ -112,8 +112,6 @@ def test_a_task_that_always_fails_is_named_and_the_others_finish(
     assert "the others are finished" in str(caught.value) and len(str(caught.value)) < 500
     tries = len(list(learner.folder.glob("*.try")))
     assert 2 <= tries <= 4  # perhaps once in the company of others, and three times alone
-        2 <= len(list(learner.folder.glob("*.try"))) <= 4
-    )  # a death in company, of which any may be the cause, and three alone  # it may have died of another's death
     kept = {file: file.stat().st_mtime_ns for file in out.glob("tasks/*.json")}
     assert len(kept) > 5
     (learner.folder / "curse").unlink()
