@@ -8,12 +8,19 @@ prints one line of JSON. On a CPU a worker, and the process beside it, have one 
     python benchmarks/scale.py load                    # 20,000 images × 5 methods, 2 workers
     python benchmarks/scale.py graph                   # 2,000 trainings, 2 workers
     python benchmarks/scale.py gpus --share 0.25       # ViT-B/16 on a GPU, four workers
+
+What the papers' tables would take is reckoned from these:
+
+    python benchmarks/scale.py tasks                   # a GPU: a task of the ImageNet table
+    python benchmarks/scale.py rows                    # what the driver does with the rows of one
+    python benchmarks/scale.py waves                   # Recursive ROAR on 1, 8, 64 and 512 GPUs
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import platform
 import resource
 import sys
@@ -31,7 +38,9 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 
 import faithscope as fs
+from faithscope.probes.retrain.jobs import jobs_of
 from faithscope.runs import ray as on_ray
+from faithscope.runs.scheduler import Scheduler
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
@@ -43,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["load", "graph", "gpus"])
+    parser.add_argument("what", choices=[*JOBS])
     parser.add_argument("--images", type=int, help="[default: 20,000 for load, 1,024 for gpus]")
     parser.add_argument("--trainings", type=int, default=2000)
     parser.add_argument("--workers", type=int, help="[default: 2 on a CPU, 1 / share on a GPU]")
@@ -52,7 +61,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        found = {"load": load, "graph": graph, "gpus": gpus}[options.what](options, Path(folder))
+        found = JOBS[options.what](options, Path(folder))
     machine = {
         "processor": platform.processor() or platform.machine(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -181,6 +190,92 @@ def gpus(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
+def tasks(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Seconds of 64 images by all methods and metrics, one draw of each random attribution."""
+    found = {}
+    for name in ("vit_base_patch16_224", "vit_large_patch16_224"):
+        torch.manual_seed(0)
+        model = fs.wrap(
+            timm.create_model(name, num_classes=1000).eval().cuda(),
+            mean=(0.5,) * 3,
+            std=(0.5,) * 3,
+            name=name,
+        )
+        images = torch.randn(128, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+        labels = torch.zeros(128, dtype=torch.int64)
+        fs.evaluate(model, images[:8], "all", labels=labels[:8], random_draws=1)  # to warm up
+        result = fs.evaluate(model, images, "all", labels=labels, random_draws=1)
+        last = result.get_table("tasks").to_pylist()[-1]
+        found[name] = {part: round(last[part], 2) for part in ("seconds", "explaining")}
+        print(name, found[name], flush=True)
+    return found
+
+
+def rows(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What the driver does with a task of all methods: to take its rows, and to write them."""
+    torch.manual_seed(0)
+    model = VisionTransformer(
+        img_size=8, patch_size=2, embed_dim=64, depth=1, num_heads=2, num_classes=10
+    )
+    images, spent = torch.randn(256, 3, 8, 8), []
+    keep = Scheduler.keep
+
+    def timed(self: Scheduler, task: Any, outcome: Any) -> Any:
+        started = time.thread_time()
+        pickle.loads(pickle.dumps(outcome.tables, 5))
+        kept = keep(self, task, outcome)
+        spent.append(time.thread_time() - started)
+        return kept
+
+    Scheduler.keep = timed  # type: ignore[method-assign]
+    labels = torch.zeros(256, dtype=torch.int64)
+    fs.evaluate(model, images, "all", labels=labels, random_draws=1, pictures=0, out=folder / "run")
+    each = sum(spent) / len(spent)
+    kib = size(folder / "run") / 1024 / len(spent)
+    return {"driver_ms_per_task": round(1e3 * each, 1), "table_kib_per_task": round(kib)}
+
+
+MEASURED = {
+    "bAbI-1": (45, 505 / 440),
+    "bAbI-2": (64, 1773 / 141),
+    "SST": (64, 361 / 440),
+    "IMDB": (40, 1015 / 54),
+    "SST, MiniLM-L6": (1, 4122 / 114),
+}
+"""Models in a pack, and seconds of a training, as in docs/reproduction_text.md."""
+
+
+def waves(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Hours of complete tables, level by level, with each level spread over the GPUs."""
+    found = {}
+    for name, (pack, seconds) in MEASURED.items():
+        names = ["gradient", "input_x_gradient", "integrated_gradients"]
+        names += [] if pack == 1 else ["attention"]  # which encoders do not give
+        measures = {**dict.fromkeys(names, True), "random": False}
+        levels, both = tuple(range(0, 110, 10)), ("roar", "recursive")
+        packs = jobs_of(measures, tuple(range(5)), levels, both, "relative").packs(pack)
+        hours = {gpus: level_by_level(packs, seconds, gpus) / 3600 for gpus in (1, 8, 64, 512)}
+        found[name] = {
+            "trainings": sum(len(held.jobs) for held in packs),
+            "packs": len(packs),
+            "seconds": round(seconds, 2),
+            "hours": {gpus: round(value, 2) for gpus, value in hours.items()},
+        }
+        print(name, found[name], flush=True)
+    return found
+
+
+def level_by_level(packs: Any, seconds: float, gpus: int) -> float:
+    """Seconds if every level waits for the one before it, its packs on the emptiest GPU each."""
+    total = 0.0
+    for wave in sorted({pack.wave for pack in packs}):
+        loads = [0.0] * gpus
+        for pack in sorted((p for p in packs if p.wave == wave), key=lambda p: -len(p.jobs)):
+            loads[loads.index(min(loads))] += len(pack.jobs) * seconds
+        total += max(loads)
+    return total
+
+
 def size(folder: Path) -> int:
     """Bytes of the tables of a run."""
     return sum(file.stat().st_size for file in folder.glob("*.parquet"))
@@ -262,6 +357,15 @@ class OnRay:
         calls = [a.__ray_call__.remote(lambda _: time.process_time()) for a in self._actors]
         return float(sum(ray.get(calls)))
 
+
+JOBS = {
+    "load": load,
+    "graph": graph,
+    "gpus": gpus,
+    "tasks": tasks,
+    "rows": rows,
+    "waves": waves,
+}
 
 if __name__ == "__main__":
     main()

@@ -33,7 +33,7 @@ from faithscope.errors import FaithscopeError, said, shortened, shown
 from faithscope.registry import registries
 from faithscope.request import Given
 from faithscope.runs.executor import Planned
-from faithscope.runs.ray_worker import Errand, Failure, Job, News, Place, RayWorker, Reply
+from faithscope.runs.ray_worker import Errand, Failure, Home, Job, News, RayWorker, Reply
 from faithscope.runs.scheduler import Scheduler
 from faithscope.runs.sending import Sent, packed, refuse_unsendable, unpacked
 from faithscope.runs.task import Task
@@ -242,7 +242,7 @@ def _wants_gpu(device: str, given: Given) -> bool:
 
 # Workers
 
-Kind = tuple[Need, Place]
+Kind = tuple[Need, Home]
 """What makes a worker fit for a run: what it holds, and the folder and path it was started with."""
 _IDLE: dict[Kind, list[Any]] = {}
 """Workers of runs that have ended, for the next one in this process: to start one takes seconds."""
@@ -301,7 +301,7 @@ class Crew:
         self._told: set[str] = set()
         self._runs = False
         path = tuple(held for held in sys.path if held and os.path.isdir(held))
-        self.kind = need, Place(os.getcwd(), path, need.cpus, __version__)
+        self.kind = need, Home(os.getcwd(), path, need.cpus, __version__)
         weakref.finalize(self, _release, self.kind, self.actors).atexit = False
         _CREWS.add(self)
 

@@ -44,7 +44,7 @@ LINGER = 0.05
 
 
 @dataclass(frozen=True)
-class Place:
+class Home:
     """Where the driver is, for a worker that may be elsewhere."""
 
     folder: str
@@ -131,17 +131,17 @@ def answered(method: Callable[..., Any]) -> Callable[..., Reply]:
 class RayWorker:
     """The actor."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, home: Home) -> None:
         hold_memory()
-        if os.path.isdir(place.folder):
-            os.chdir(place.folder)
-        sys.path += [held for held in place.path if held not in sys.path]
-        self.place = place
+        if os.path.isdir(home.folder):
+            os.chdir(home.folder)
+        sys.path += [held for held in home.path if held not in sys.path]
+        self.home = home
         self.desk = Desk()
         self.planned: Planned | None = None
         self._thread: threading.Thread | None = None
         self._beginning = threading.Lock()
-        torch.set_num_threads(place.threads)
+        torch.set_num_threads(home.threads)
         warnings.showwarning = lambda message, *_, **__: self.desk.warn(str(message))
         warnings.simplefilter("always", UserWarning)
 
@@ -152,10 +152,10 @@ class RayWorker:
         return {kind: frozenset(held) for kind, held in registries().items()}
 
     def _check_version(self) -> None:
-        if self.place.version != __version__:
+        if self.home.version != __version__:
             raise FaithscopeError(
                 f"'{platform.node()}' has faithscope {__version__}, and not "
-                f"{self.place.version}: install the same version on all machines."
+                f"{self.home.version}: install the same version on all machines."
             )
 
     @answered
@@ -172,7 +172,7 @@ class RayWorker:
     @answered
     def prepare(self, make: Sent) -> Sent:
         """Plan here, where the devices are; everything but the worker is told."""
-        torch.set_num_threads(self.place.threads)
+        torch.set_num_threads(self.home.threads)
         self.planned = unpacked(make)()
         if not isinstance(self.planned.tasks, list):
             raise FaithscopeError(
