@@ -40,7 +40,7 @@ GIVEN = "given maps"
 """The cell that says whether `fs.evaluate` scores given maps; not counted as a method."""
 PAGE = ROOT / "docs" / "models.md"
 OUT = ROOT / "runs" / "coverage.jsonl"
-LAYER = re.compile(r"grad_cam\(layer=[\w.]+\)")
+LAYER = re.compile(r"grad_cam\(layer=[^)]+\)")
 """What a refusal of grad_cam proposes, and the cell then runs."""
 
 Row = dict[str, Any]
@@ -52,7 +52,7 @@ Row = dict[str, Any]
 def examine(entry: Row, seconds: int) -> Row:
     """Run every method on one model; each cell is "ran" or begins with "refused" or "crashed"."""
     import torch
-    from coverage_models import build
+    from coverage_models import build, images_of
 
     torch.set_num_threads(1)
     began = time.monotonic()
@@ -60,9 +60,8 @@ def examine(entry: Row, seconds: int) -> Row:
     signal.alarm(seconds)
     cells: dict[str, str] = {}
     try:
-        model = build(entry["model"])
-        height, width = model.input_size or (224, 224)
-        images = torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(1))
+        model = build(entry)
+        images = images_of(entry, model)
         for method in METHODS:
             cells[method] = _attempt(_explain, model, images, method)
             proposed = LAYER.search(cells[method]) if method == "grad_cam" else None

@@ -12,8 +12,8 @@ The rule, over what the three libraries register:
 - torchvision: the smallest model of every file, and of every structure that attends.
 
 What does not take one image is named under "left_out", with the reason. Weights are random. Models
-that keep one grid have two blocks and 8 × 8 patches where the constructor takes depth and size:
-neither changes what is known or refused.
+that keep one grid have two narrow blocks and 8 × 8 patches where the constructor takes such
+options, and no image is larger than it must be: none of that changes what is known or refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,19 @@ from torch.overrides import TorchFunctionMode
 import faithscope as fs
 
 LIST = Path(__file__).with_name("coverage.json")
+SMALL = {"depth": 2, "embed_dim": 192, "num_heads": 3}
+"""Two narrow blocks, where the constructor takes such options."""
 SIDE = 8
 """Patches in a row and a column of the image, where the constructor takes its size."""
+LARGEST = 256
+"""The largest side of an image that is kept; a larger one becomes 224."""
 KINDS = {
     "grid": "attention over one grid of tokens",
     "stages": "attention in stages of shrinking grids",
     "none": "no softmax attention between positions",
 }
 
-Entry = dict[str, str]
+Entry = dict[str, Any]
 
 
 class Tower(nn.Module):
@@ -80,16 +84,22 @@ def pooled(output: Any) -> Tensor:
 # Building
 
 
-def build(name: str) -> fs.Model:
+def build(entry: Mapping[str, Any]) -> fs.Model:
     """A model of the list, with random weights."""
     torch.manual_seed(0)
-    library, _, rest = name.partition(":")
+    library, _, rest = entry["model"].partition(":")
     if library != "transformers":
-        return fs.load_model(name, pretrained=False, device="cpu")
-    module = transformers_module(rest)
-    side = image_side(module)
+        return fs.load_model(entry["model"], pretrained=False, device="cpu")
     normal = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
-    return fs.wrap(module.eval(), name=name, input_size=(side, side), **normal)
+    module = transformers_module(rest).eval()
+    size = (image_side(module),) * 2
+    return fs.wrap(module, name=entry["model"], input_size=size, **normal)
+
+
+def images_of(entry: Mapping[str, Any], model: fs.Model, count: int = 2) -> Tensor:
+    """Random images of the size that the list says, or of the model's own."""
+    side = entry.get("side") or (model.input_size or (224,))[0]
+    return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(1))
 
 
 def transformers_module(rest: str) -> nn.Module:
@@ -98,17 +108,22 @@ def transformers_module(rest: str) -> nn.Module:
 
     kind, _, inner = rest.rpartition("(")
     made = getattr(transformers, inner.rstrip(")"))
-    module = made(small_config(made.config_class)).eval()
+    try:
+        module = made(small_config(made.config_class, narrow=True)).eval()
+        images = torch.zeros(1, 3, *(image_side(module),) * 2)
+        with torch.no_grad():
+            output = (module.get_image_features if kind == "zero_shot" else module)(images)
+    except (RuntimeError, ValueError):  # not all widths fit each other
+        module = made(small_config(made.config_class)).eval()
+        images = torch.zeros(1, 3, *(image_side(module),) * 2)
+        with torch.no_grad():
+            output = (module.get_image_features if kind == "zero_shot" else module)(images)
     if not kind:
         return module
-    side = image_side(module)
-    with torch.no_grad():
-        ask = module.get_image_features if kind == "zero_shot" else module
-        vector = pooled(ask(pixel_values=torch.zeros(1, 3, side, side)))
-    return {"zero_shot": Tower, "probe": Probe}[kind](module, vector.flatten(1).shape[1])
+    return {"zero_shot": Tower, "probe": Probe}[kind](module, pooled(output).flatten(1).shape[1])
 
 
-def small_config(config_class: Any) -> Any:
+def small_config(config_class: Any, *, narrow: bool = False) -> Any:
     """The default configuration, where it keeps one grid with two blocks and SIDE patches."""
     config = config_class(num_labels=10)
     for part in (config, *(getattr(config, name, None) for name in config_class.sub_configs)):
@@ -118,19 +133,25 @@ def small_config(config_class: Any) -> Any:
         patch, side = getattr(part, "patch_size", None), getattr(part, "image_size", None)
         if isinstance(patch, int) and isinstance(side, int):
             part.image_size = SIDE * patch
+        for option, value in (
+            ("hidden_size", SMALL["embed_dim"]),
+            ("num_attention_heads", SMALL["num_heads"]),
+            ("intermediate_size", 2 * SMALL["embed_dim"]),
+        ):
+            if narrow and isinstance(getattr(part, option, None), int):
+                setattr(part, option, value)
     return config
 
 
 def image_side(module: nn.Module) -> int:
-    """How large its images are by its configuration."""
+    """How large its images are by its configuration; 224 instead of more than LARGEST."""
     for child in module.modules():
         config = getattr(child, "config", None)
         for part in (config, getattr(config, "vision_config", None)):
             side = getattr(part, "image_size", None)
+            side = side[0] if isinstance(side, list | tuple) else side
             if isinstance(side, int):
-                return side
-            if isinstance(side, list | tuple):
-                return int(side[0])
+                return side if side <= LARGEST else 224
     return 224
 
 
@@ -215,21 +236,18 @@ def timm_models() -> Iterator[Entry]:
         smallest = sorted(min(group) for group in groups.values())
         keeps_grid = one_reduction(shell(smallest[0][1]))
         for _, name in smallest:
-            options = timm_options(name, shell) if keeps_grid else {}
-            side = timm.data.resolve_model_data_config(shell(name, **options))["input_size"][-1]
-            side = options.get("img_size", side)
-            spec = f"timm:{name}" + written(options)
-            try:
-                images = torch.zeros(1, 3, side, side)
-                made = timm.create_model(name, num_classes=10, **options).eval()
-                kind = kind_of(made, images)
-            except Exception as error:
-                yield {"model": spec, "family": f"timm {file}", "reason": first_line(error)}
-                continue
-            if kind != "none" or keeps_grid:
-                yield {"model": spec, "family": f"timm {file}", "kind": kind}
-                if not keeps_grid:
-                    break
+            entry = {"model": f"timm:{name}", "family": f"timm {file}"}
+            choices: list[Entry] = [{"side": 224}, {}]
+            if keeps_grid:
+                small = timm_options(name, shell)
+                whole = {key: value for key, value in small.items() if key != "img_size"}
+                choices = [{"model": f"timm:{name}{written(part)}"} for part in (small, whole, {})]
+            found = first_that_runs(entry, choices)
+            if found.get("kind", "none") != "none" and not keeps_grid:
+                yield found | {"kind": "stages"}
+                break
+            if keeps_grid:
+                yield found
 
 
 def one_reduction(module: Any) -> bool:
@@ -240,17 +258,18 @@ def one_reduction(module: Any) -> bool:
 
 
 def timm_options(name: str, shell: Callable[..., nn.Module]) -> dict[str, int]:
-    """Two blocks and SIDE patches, where that is possible and leaves the structure as it is."""
-    plain = shell(name)
+    """A small variant, as far as the constructor allows and the structure stays as it is."""
     options: dict[str, int] = {}
-    patch = getattr(getattr(plain, "patch_embed", None), "patch_size", (16,))[0]
-    for option, value in {"depth": 2, "img_size": SIDE * max(patch, 8)}.items():
+    wanted = structure(shell(name))
+    patch = getattr(getattr(shell(name), "patch_embed", None), "patch_size", (16,))[0]
+    width = {"embed_dim": SMALL["embed_dim"], "num_heads": SMALL["num_heads"]}
+    for more in ({"depth": SMALL["depth"]}, width, {"img_size": SIDE * max(patch, 8)}):
         try:
-            made = shell(name, **options, **{option: value})
+            made = shell(name, **options, **more)
         except Exception:
             continue
-        if structure(made) == structure(plain):
-            options[option] = value
+        if structure(made) == wanted:
+            options |= more
     return options
 
 
@@ -275,7 +294,7 @@ def transformers_models() -> Iterator[Entry]:
                 seen.add(name)
                 spec = f"transformers:{form.format(name)}"
                 entry = {"model": spec, "family": f"transformers {family}"}
-                yield entry | outcome(spec)
+                yield first_that_runs(entry, [{}])
 
 
 def torchvision_models() -> Iterator[Entry]:
@@ -294,19 +313,23 @@ def torchvision_models() -> Iterator[Entry]:
         for _, name in sorted(min(group) for group in groups.values()):
             spec = f"torchvision:{name}" + ("(num_layers=2)" if name.startswith("vit") else "")
             entry = {"model": spec, "family": f"torchvision {file}"}
-            result = outcome(spec)
-            yield entry | result
-            if result.get("kind", "none") == "none":
+            found = first_that_runs(entry, [{}])
+            yield found
+            if found.get("kind", "none") == "none":
                 break
 
 
-def outcome(name: str) -> Entry:
-    """The kind of a model, or the reason why it cannot run an image."""
-    try:
-        model = build(name)
-        return {"kind": kind_of(model.module, torch.zeros(1, 3, *(model.input_size or (224, 224))))}
-    except Exception as error:
-        return {"reason": first_line(error)}
+def first_that_runs(entry: Entry, choices: Sequence[Entry]) -> Entry:
+    """The entry with the first choice that runs an image, or with the reason why none does."""
+    reason = ""
+    for more in choices:
+        try:
+            model = build(entry | more)
+            kind = kind_of(model.module, images_of(entry | more, model, 1))
+            return {**entry, **more, "kind": kind}
+        except Exception as error:
+            reason = first_line(error)
+    return {**entry, "reason": reason}
 
 
 def written(options: dict[str, int]) -> str:
