@@ -39,6 +39,8 @@ SIDE = 8
 """Patches in a row and a column of the image, where the constructor takes its size."""
 LARGEST = 256
 """The largest side of an image that is kept; a larger one becomes 224."""
+LARGEST_MODEL = 4e8
+"""Parameters from which on a model of transformers is left out."""
 KINDS = {
     "grid": "attention over one grid of tokens",
     "stages": "attention in stages of shrinking grids",
@@ -108,16 +110,19 @@ def transformers_module(rest: str) -> nn.Module:
 
     kind, _, inner = rest.rpartition("(")
     made = getattr(transformers, inner.rstrip(")"))
-    try:
-        module = made(small_config(made.config_class, narrow=True)).eval()
-        images = torch.zeros(1, 3, *(image_side(module),) * 2)
-        with torch.no_grad():
-            output = (module.get_image_features if kind == "zero_shot" else module)(images)
-    except (RuntimeError, ValueError):  # not all widths fit each other
-        module = made(small_config(made.config_class)).eval()
-        images = torch.zeros(1, 3, *(image_side(module),) * 2)
-        with torch.no_grad():
-            output = (module.get_image_features if kind == "zero_shot" else module)(images)
+    ask = "get_image_features" if kind == "zero_shot" else "forward"
+    with torch.device("meta"):
+        if weight(made(small_config(made.config_class))) > LARGEST_MODEL:
+            raise MemoryError("it is too large to be built for this table")
+    for narrow in (True, False):  # not all widths fit each other
+        module = made(small_config(made.config_class, narrow=narrow)).eval()
+        try:
+            with torch.no_grad():
+                output = getattr(module, ask)(torch.zeros(1, 3, *(image_side(module),) * 2))
+            break
+        except (RuntimeError, ValueError):
+            if not narrow:
+                raise
     if not kind:
         return module
     return {"zero_shot": Tower, "probe": Probe}[kind](module, pooled(output).flatten(1).shape[1])

@@ -52,7 +52,7 @@ def _of_attention(evidence: Evidence) -> Tensor:
     gradient = (row @ last.attention_gradient)[..., 0, prefix:]
     attention = (row @ last.attention)[..., 0, prefix:]
     grid = evidence.model.require_grid(evidence.images, "The method 'grad_cam'")
-    return (gradient.mean(-1, keepdim=True) * attention).mean(1).unflatten(1, grid)
+    return (gradient.mean(-1, keepdim=True) * attention).mean(1).reshape(-1, *grid)
 
 
 def _of_layer(evidence: Evidence, name: str) -> Tensor:
@@ -60,26 +60,28 @@ def _of_layer(evidence: Evidence, name: str) -> Tensor:
     model, images = evidence.model, evidence.images
     with torch.enable_grad(), watching(find_layer(model, name)) as seen:
         logits = model.logits(images.clone().requires_grad_(True))
+        given = seen[0] if seen else images
         if len(seen) != 1:
             raise _unfit(model.name, name, f"it runs {len(seen)} times in a forward pass")
         try:
-            features = as_feature_map(model, seen[0], images)
+            features = as_feature_map(model, given, images)
         except ValueError as error:
             raise _unfit(model.name, name, str(error)) from None
         chosen = logits.gather(1, evidence.target[:, None]).sum()
-        given = seen[0][0] if isinstance(seen[0], tuple) else seen[0]
         try:
             (gradient,) = torch.autograd.grad(chosen, given, allow_unused=True)
         except RuntimeError as error:
             raise no_gradient(model, error) from error
     if gradient is None:
         raise _unfit(model.name, name, "the logit does not depend on it")
-    weights = as_feature_map(model, gradient, images).mean((2, 3), keepdim=True)
-    return (weights * features.detach()).sum(1)
+    slopes = as_feature_map(model, gradient, images)
+    if gradient.any() and not slopes.any():
+        raise _unfit(model.name, name, "the head reads only its class token, not its grid")
+    return (slopes.mean((2, 3), keepdim=True) * features.detach()).sum(1)
 
 
 def _unfit(model: str, layer: str, why: str) -> FaithscopeError:
     return FaithscopeError(
-        f"grad_cam cannot read the layer '{layer}' of {model}: {why}; name one whose output is a "
-        "feature map, as that of a stage or a block."
+        f"grad_cam cannot read the layer '{layer}' of {model}: {why}; name another, whose output "
+        "is a feature map that the head reads, as that of a stage or a block."
     )

@@ -6,7 +6,6 @@ of a Swin, a block of a ViT. Grad-CAM reads them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithscope.errors import FaithscopeError, unknown
+from faithscope.errors import unknown
 from faithscope.models.model import Model, undisturbed
 from faithscope.models.vit import ViTView
 
@@ -23,7 +22,7 @@ Size = tuple[int, int]
 
 def find_layer(model: Model, name: str) -> nn.Module:
     """The module of this name, or an error that guesses which was meant."""
-    layers = dict(model.module.named_modules())
+    layers: dict[str, nn.Module] = dict(model.module.named_modules())
     layers.pop("", None)
     if name not in layers:
         raise unknown(f"layer of {model.name}", name, layers)
@@ -37,10 +36,10 @@ def as_feature_map(model: Model, output: Any, images: Tensor) -> Tensor:
     whose first ones may be the ViT's prefix, or one class token. The grid h × w is told from
     channels by its sides, which stand to each other as the image's do, to within one cell.
 
-    Shapes: -> [B, D, h, w], a view.
+    Shapes: -> [B, D, h, w].
     """
-    given = output[0] if isinstance(output, tuple) and output else output
-    if not isinstance(given, Tensor) or len(given) != len(images):
+    given = first_tensor(output)
+    if given is None or not given.ndim or len(given) != len(images):
         raise ValueError("it gives no tensor with a row for each image")
     size = (images.shape[-2], images.shape[-1])
     if given.ndim == 4:
@@ -54,7 +53,7 @@ def as_feature_map(model: Model, output: Any, images: Tensor) -> Tensor:
             return given if first else given.permute(0, 3, 1, 2)
     if given.ndim == 3:
         for prefix, grid in _layouts(model, size, given.shape[1]):
-            return given[:, prefix:].transpose(1, 2).unflatten(2, grid)
+            return given[:, prefix:].transpose(1, 2).reshape(*given.shape[::2], *grid)
     raise ValueError(f"its output, {list(given.shape)}, is no grid of vectors")
 
 
@@ -81,51 +80,61 @@ def _layouts(model: Model, size: Size, count: int) -> Iterator[tuple[int, Size]]
 
 
 def propose_layer(model: Model, images: Tensor) -> str | None:
-    """The last module of several parts, run once, that gives a feature map, by one forward pass."""
-    found: list[str] = []
-    runs: Counter[str] = Counter()
+    """The last module of several parts that gives, once, a feature map with a gradient.
 
-    def look(name: str) -> Callable[..., None]:
+    It takes one forward and backward pass of one image.
+    """
+    image = images[:1].detach().to(model.device, model.dtype).clone().requires_grad_(True)
+    found: dict[str, list[Tensor]] = {}
+
+    def keep(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
-            runs[name] += 1
-            try:
-                as_feature_map(model, output, image)
-            except ValueError:
-                return
-            found.append(name)
+            given = first_tensor(output)
+            found.setdefault(name, []).extend([] if given is None else [given])
 
         return hook
 
-    image = images[:1].detach().to(model.device, model.dtype)
-    whole = [(name, layer) for name, layer in model.module.named_modules() if name]
     handles = [
-        layer.register_forward_hook(look(name))
-        for name, layer in whole
-        if any(True for _ in layer.children())
+        layer.register_forward_hook(keep(name))
+        for name, layer in model.module.named_modules()
+        if name and any(True for _ in layer.children())
     ]
     try:
-        with torch.no_grad(), undisturbed(model.module):
-            model.logits(image)
+        with torch.inference_mode(False), torch.enable_grad(), undisturbed(model.module):
+            best = model.logits(image).max()
     except Exception:  # the model's own, which is said where it matters
         return None
     finally:
         for handle in handles:
             handle.remove()
-    return next((name for name in reversed(found) if runs[name] == 1), None)
+    for name, given in reversed(found.items()):
+        try:
+            as_feature_map(model, given[0], image)
+            (gradient,) = torch.autograd.grad(best, given[:1], retain_graph=True, allow_unused=True)
+            if len(given) == 1 and as_feature_map(model, gradient, image).any():
+                return name
+        except (ValueError, IndexError, RuntimeError):
+            continue
+    return None
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """What a layer gave, if it is a tensor or begins with one."""
+    given = output[0] if isinstance(output, tuple) and output else output
+    return given if isinstance(given, Tensor) else None
 
 
 @contextmanager
-def watching(layer: nn.Module) -> Iterator[list[Any]]:
-    """Keep what a layer gives; later parts of the model get a copy, which they may overwrite."""
-    seen: list[Any] = []
+def watching(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Keep every tensor that a layer gives; what comes behind gets a copy, to overwrite at will."""
+    seen: list[Tensor] = []
 
     def hook(_: nn.Module, __: Any, output: Any) -> Any:
-        seen.append(output)
-        if isinstance(output, Tensor):
-            return output.clone()
-        if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
-            return (output[0].clone(), *output[1:])
-        return None
+        given = first_tensor(output)
+        if given is None:
+            return None
+        seen.append(given)
+        return (given.clone(), *output[1:]) if isinstance(output, tuple) else given.clone()
 
     handle = layer.register_forward_hook(hook)
     try:
