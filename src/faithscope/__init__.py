@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from faithscope.methods import Evidence, Method, layer_method, method, register_method
     from faithscope.methods.text import measure, register_measure
     from faithscope.metrics import Metric, metric, racu, register_metric, saco
-    from faithscope.models import Model, load_model, wrap
+    from faithscope.models import AttentionView, Model, load_model, wrap, zero_shot
     from faithscope.request import Given, Perturb, Retrain
     from faithscope.result import Result, load_result
     from faithscope.runs.scheduler import Forecast, Progress
@@ -34,7 +34,7 @@ _NAMES = {
     "methods": "Evidence Method layer_method method register_method",
     "methods.text": "measure register_measure",
     "metrics": "Metric metric racu register_metric saco",
-    "models": "Model load_model wrap",
+    "models": "AttentionView Model load_model wrap zero_shot",
     "request": "Given Perturb Retrain",
     "result": "Result load_result",
     "runs.scheduler": "Forecast Progress",
@@ -43,6 +43,7 @@ _NAMES = {
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = [
+    "AttentionView",
     "Comparison",
     "Evidence",
     "FaithscopeError",
@@ -82,6 +83,7 @@ __all__ = [
     "saco",
     "synthetic_problem",
     "wrap",
+    "zero_shot",
 ]
 
 

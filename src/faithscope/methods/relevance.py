@@ -186,6 +186,11 @@ class Descent:
     _pixels: set[int] = field(default_factory=set)
     """Images, normalised perhaps: tensors whose convolution follows the rule of pixels."""
 
+    @property
+    def images(self) -> int:
+        """How many images there are."""
+        return len(self.tape.roots[0])
+
     def run(
         self, output: Tensor, relevance: Tensor, root: Tensor, *, pixels: bool = False
     ) -> Tensor:
@@ -244,7 +249,7 @@ class Descent:
             weights = torch.cat([_known(made.weight) for made in joint], dim=-1)
             found = linear_relevance(inputs, weights, relevance, self.rules)
             sizes = [made.inputs[0].shape[-1] for made in joint]
-            for made, part in zip(joint, found.split(sizes, dim=-1), strict=True):
+            for made, part in zip(joint, torch.split(found, sizes, dim=-1), strict=True):
                 self._deliver(made.inputs[0], part, "linear")
             return
         shares = add_relevance(
@@ -266,7 +271,7 @@ class Descent:
         query, key, value, product, attention, mixed = (part.detach().to(kind) for part in parts)
         to_attention, to_value = product_relevance(attention, value, mixed, relevance)
         to_query, to_key = product_relevance(query, key.mT, product, to_attention)
-        self.cams.insert(0, to_attention)
+        self.cams.insert(0, to_attention.reshape(self.images, -1, *to_attention.shape[-2:]))
         for tensor, found, side in (
             (seen.query, to_query, True),
             (seen.key, to_key.mT, True),
@@ -337,10 +342,10 @@ class Descent:
                 self._pixels.add(id(node.output))
 
     def _no_rule(self, node: Node) -> FaithscopeError:
+        what = f"{self.where} uses '{node.name}', for which relevance has no rule"
         return FaithscopeError(
-            f"{self.where} uses '{node.name}', for which relevance has no rule: choose methods "
-            "that read only attention or gradients.",
-            reason=f"{self.where} uses '{node.name}', for which relevance has no rule",
+            f"{what[0].upper()}{what[1:]}: choose methods that read only attention or gradients.",
+            reason=what,
         )
 
 

@@ -4,6 +4,7 @@ from faithscope.models.attention import AttentionView
 from faithscope.models.model import Model, PassCounter, cannot_run, converted, undisturbed
 from faithscope.models.sources import BUNDLE, SOURCES, as_model, choose_device, load_model, wrap
 from faithscope.models.vit import ViTView
+from faithscope.models.zero_shot import zero_shot
 
 __all__ = [
     "BUNDLE",
@@ -19,4 +20,5 @@ __all__ = [
     "load_model",
     "undisturbed",
     "wrap",
+    "zero_shot",
 ]

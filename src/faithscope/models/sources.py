@@ -544,14 +544,12 @@ def _imagenet_classes(count: int) -> list[str] | None:
 
 
 def _declared_size(module: nn.Module) -> tuple[int, int] | None:
-    """Find the input size in the places where the libraries keep it."""
-    patches = getattr(module, "patch_embed", None)
-    config = getattr(module, "config", None)
-    for owner in (patches, config, module):
-        for attribute in ("img_size", "image_size"):
-            size = getattr(owner, attribute, None)
-            if isinstance(size, int):
-                return size, size
-            if isinstance(size, Sequence) and len(size) == 2:
-                return int(size[0]), int(size[1])
+    """Find the input size in the places where the libraries keep it, below wrappers, too."""
+    for child in module.modules():
+        patches, config = getattr(child, "patch_embed", None), getattr(child, "config", None)
+        for owner in (patches, config, child):
+            for attribute in ("img_size", "image_size"):
+                size = as_pair(getattr(owner, attribute, None))
+                if size is not None:
+                    return size
     return None

@@ -10,7 +10,6 @@ from torch import nn
 from faithscope.errors import FaithscopeError
 from faithscope.models.attention import AttentionView, find_attentions
 
-
 READOUTS = ("class", "mean", "all", "attention")
 """What a head may read: the first token, the mean of the patches or of all tokens, or tokens
 weighted by an attention pool."""
