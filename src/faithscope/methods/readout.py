@@ -89,14 +89,15 @@ def _kind(gradient: Tensor, prefix: int) -> str:
 
 
 def _pool(head: Tape, tokens: int, prefix: int) -> Tensor | None:
-    """What the one attention in the head pays each token, mean over heads and queries: [B, N].
+    """What the one query of the one attention in the head pays each token, mean over heads: [B, N].
 
     It may look at all tokens, or at the patches alone.
     """
-    pools = [seen.probabilities for seen in head.attentions]
-    if len(pools) != 1 or pools[0].shape[-1] not in (tokens, tokens - prefix):
+    pools = [seen.probabilities.detach() for seen in head.attentions]
+    shapes = [(1, tokens), (1, tokens - prefix)]
+    if len(pools) != 1 or tuple(pools[0].shape[-2:]) not in shapes:
         return None
-    paid = pools[0].detach().flatten(1, -2).mean(1)
+    paid = pools[0].mean(1)[:, 0]
     return F.pad(paid, (tokens - paid.shape[1], 0))
 
 

@@ -61,9 +61,12 @@ def gather(
             target = logits.detach().argmax(-1)
         gradients = _backward(model, logits, target, inputs, record, needs)
         read = gradients.pop("readout")
-        readout = None
+        readout: Tensor | FaithscopeError | None = None
         if vit is not None:
-            readout = find_readout(read, record.head, vit, model.name, prefix, images.dtype)
+            try:
+                readout = find_readout(read, record.head, vit, model.name, prefix, images.dtype)
+            except FaithscopeError as error:
+                readout = error  # for those that need to know it
     trace = record.trace(logits, needs, readout=readout, prefix_tokens=prefix, **gradients)
     return Evidence(model, images, target, keys, seed, batch_size=batch_size, trace=trace)
 

@@ -309,8 +309,10 @@ class Tape(TorchFunctionMode):
         """Write out torch's own multi-head attention [N, B, D]: linear layers and attention."""
         query, key, value, _, heads, weight, bias, bias_k, _, zero, _, out, out_bias = args[:13]
         masked = kwargs.get("key_padding_mask") is not None or kwargs.get("is_causal")
-        plain = weight is not None and bias_k is None and not zero and not masked
-        if not plain or kwargs.get("use_separate_proj_weight") or query.ndim != 3:
+        parts_of = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+        weights = [kwargs.get(part) for part in parts_of] if weight is None else weight.chunk(3)
+        plain = bias_k is None and not zero and not masked and all(w is not None for w in weights)
+        if not plain or query.ndim != 3:
             result = func(*args, **kwargs)
             self._note("unknown", "multi_head_attention", func, args, kwargs, inputs, result)
             return result
@@ -320,20 +322,19 @@ class Tape(TorchFunctionMode):
             return tokens.reshape(*tokens.shape[:2], heads, -1).permute(1, 2, 0, 3)
 
         with self:
-            if query is key and key is value:
+            if weight is not None and query is key and key is value:
                 parts = [*F.linear(query, weight, bias).chunk(3, dim=-1)]
             else:
                 biases = (None,) * 3 if bias is None else bias.chunk(3)
-                operands = zip((query, key, value), weight.chunk(3), biases, strict=True)
+                operands = zip((query, key, value), weights, biases, strict=True)
                 parts = [F.linear(tokens, part, offset) for tokens, part, offset in operands]
             queries, keys, values = map(split, parts)
             mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
             result = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), out, out_bias)
-        weights = None
-        if kwargs.get("need_weights", True) and self.attentions:
-            weights = self.attentions[-1].probabilities.detach()
-            weights = weights.mean(1) if kwargs.get("average_attn_weights", True) else weights
-        return result, weights
+        if not kwargs.get("need_weights", True) or not self.attentions:
+            return result, None
+        paid = self.attentions[-1].probabilities.detach()
+        return result, paid.mean(1) if kwargs.get("average_attn_weights", True) else paid
 
     def _softmax(
         self,
