@@ -159,7 +159,7 @@ def _find_box(model: Model, size: tuple[int, int]) -> Box:
     spread = white - black
     if float(spread.min()) < 0.9 * float(spread.max()):
         raise _unknown(model, "it fills a part of the input itself")
-    ends = []
+    ends = list[tuple[float, float]]()
     for along, across in ((height, width), (width, height)):
         ramp = 255 * (np.arange(along) + 0.5) / along
         dither = (4 * np.arange(across) / across) % 1  # in the mean finer than 256 levels

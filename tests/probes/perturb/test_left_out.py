@@ -98,6 +98,14 @@ def test_random_patches_are_refused_where_there_are_none(cnn):
     assert [held.name for held in result.left_out] == ["random_patch"]
 
 
+def test_a_declared_granularity_needs_no_patches(cnn):
+    """Where a model has none, there are no random patches either."""
+    fine = fs.Method("fine", lambda evidence: evidence.images.sum(1), granularity="patch")
+    result = scored(cnn, [fine, "gradient"])
+    assert result.methods == ["fine", "gradient", "random"]
+    assert result.manifest.methods["fine"].matched_random is None
+
+
 @pytest.mark.parametrize("needs", [{"attention"}, {"relevance"}, set()])
 def test_a_refusal_while_explaining_is_found_by_the_trial(vit, needs):
     """Views check themselves only when they are read; the others' trial is not spoilt."""
@@ -148,7 +156,7 @@ def test_what_somebodys_code_raises_is_no_refusal(vit):
 def test_pages_and_sentences_name_what_is_left_out(cnn, tmp_path):
     result = scored(cnn, ["gradient", "rollout", "attcat"], out=tmp_path / "run")
     line = "rollout and attcat are left out: each needs a ViT, but"
-    assert line in result.warnings()[0]
+    assert result.warnings()[0] == f"{line} SoftmaxLinear was not recognised as one."
     assert line in result.report(tmp_path / "page.html").read_text(encoding="utf-8")
     again = fs.load_result(tmp_path / "run")
     assert again.left_out == result.left_out

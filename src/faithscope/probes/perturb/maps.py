@@ -74,9 +74,11 @@ class GivenMaps:
     ) -> Tensor:
         size = (batch.images.shape[-2], batch.images.shape[-1])
         grid = model.grid(*size)
-        one_by_one = not isinstance(self.values, Tensor)
-        whose = f"{self.what} of '{batch.samples[0]}'" if one_by_one else self.what
-        whole = () if one_by_one else self.values.shape
+        whole, whose = (
+            (self.values.shape, self.what)
+            if isinstance(self.values, Tensor)
+            else ((), f"{self.what} of '{batch.samples[0]}'")
+        )
         maps = to_grids(values, len(values), size, grid, whose, photo=photo, whole=whole)
         shape = tuple(maps.shape[1:])
         if photo is None or shape != photo or shape in (size, grid):
