@@ -183,7 +183,7 @@ def test_explain_gives_what_the_model_allows_and_warns_of_the_rest(cnn):
 
 # The command line
 
-MODEL = "timm:resnet18(num_classes=4)"
+MODEL = "timm:test_resnet(num_classes=4)"
 
 
 @pytest.fixture(scope="module")
