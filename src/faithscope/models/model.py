@@ -102,10 +102,12 @@ class Model:
         grid = self.grid(height, width)
         if grid is None:
             known = self.patch_size and "×".join(map(str, self.patch_size))
+            reason = f"{needed_by} needs whole patches, but {self.name} has " + (
+                f"patches of {known} and images of {height}×{width}" if known else "none known"
+            )
             raise FaithscopeError(
-                f"{needed_by} needs whole patches, but {self.name} has "
-                + (f"patches of {known} and images of {height}×{width}" if known else "none known")
-                + ": give fs.wrap(module, patch_size=…) one that divides the image."
+                f"{reason}: give fs.wrap(module, patch_size=…) one that divides the image.",
+                reason=reason,
             )
         return grid
 

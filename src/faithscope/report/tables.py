@@ -96,11 +96,12 @@ def scores_table(found: Findings, *, name: str = "scores") -> Table:
     for series in found.series:
         card = cards[series.method]
         against = f", against {card.matched_random}" if card.matched_random else ""
+        grid = " grid" if "×" in card.granularity else ""
         numbers = [
             _score(cells[series, metric], None if card.is_random else best[metric])
             for metric in found.metrics
         ]
-        rows.append((Name(series.label, f"by {card.granularity}{against}"), *numbers))
+        rows.append((Name(series.label, f"by {card.granularity}{grid}{against}"), *numbers))
     return Table(
         name,
         _scores_caption(found),
