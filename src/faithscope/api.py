@@ -11,7 +11,7 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
@@ -24,13 +24,14 @@ from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, 
 from faithscope.data.images import loaders_named
 from faithscope.data.text import TextData
 from faithscope.errors import FaithscopeError, said, shown
-from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
+from faithscope.methods import Method, MethodLike, explain_images, resolve_methods, try_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.models.memory import enough_memory
-from faithscope.perturb import to_patches, to_pixels
+from faithscope.perturb import to_units
 from faithscope.probes import probe_of
 from faithscope.probes.probe import Probe
+from faithscope.probes.refusals import leave_out
 from faithscope.registry import as_list, listed
 from faithscope.request import (
     Given,
@@ -53,6 +54,7 @@ from faithscope.runs.scheduler import Forecast, Report, Scheduler, State, foreca
 from faithscope.runs.stages import KEEP_EVERY
 from faithscope.runs.store import Store, begun_plan, check_folder
 from faithscope.verdicts.compare import Comparison, compare_findings
+from faithscope.verdicts.sentences import left_out
 
 if TYPE_CHECKING:
     from faithscope.runs.ray import Crew
@@ -98,23 +100,26 @@ def explain(
     units: Literal["pixels", "patches"] = "pixels",
     upsample: Literal["bilinear", "nearest"] = "bilinear",
     seed: int = 0,
+    strict: bool = False,
 ) -> Tensor | dict[str, Tensor]:
     """Explain images by one method or several, sharing the passes they need.
 
     Args:
         model: a Model, a torch module or a name.
         data: images [B, C, H, W], float, normalised for the model.
-        methods: a name, a Method or a function; a list (or "all") gives a dict by label.
+        methods: a name, a Method or a function; a list (or "all") gives a dict by label, without
+            those that the model does not allow, which are warned of.
         target: class to explain, an int or [B]; None is the predicted class.
         units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w].
         upsample: how patch maps become pixel maps, "bilinear" or "nearest".
         seed: of random methods.
+        strict: stop with an error where a method would be left out.
 
     Returns:
         Maps in the model's type (at least float32), those of LRP and random ones in float64.
     """
     model = as_model(model)
-    options = {"units": units, "upsample": upsample, "seed": seed}
+    options = {"units": units, "upsample": upsample, "seed": seed, "strict": strict}
     request = check_request(Perturb, {"model": model.name, "data": "given", **options})
     if not isinstance(data, Tensor | np.ndarray):
         raise FaithscopeError(
@@ -130,17 +135,19 @@ def explain(
     chosen = resolve_methods(methods)
     size = (images.shape[-2], images.shape[-1])
     goal = _explain_target(images, target)
-    pairs = [(method, 0) for method in chosen]
+    keys = image_digests(images)
+
+    def explained() -> list[Tensor]:
+        pairs = [(method, 0) for method in chosen]
+        how = {"seed": request.seed, "batch_size": EXPLAIN_BATCH}
+        return explain_images(model, images, goal, pairs, keys=keys, **how)[0]
+
     try:
-        maps, _, _ = explain_images(
-            model,
-            images,
-            goal,
-            pairs,
-            keys=image_digests(images),
-            seed=request.seed,
-            batch_size=EXPLAIN_BATCH,
-        )
+        try:
+            maps = explained()
+        except FaithscopeError as error:
+            chosen = _allowed(model, images[:1], chosen, keys, request, error)
+            maps = explained()
     except FaithscopeError:
         raise
     except Exception as error:
@@ -150,16 +157,33 @@ def explain(
             f"{labels}: these images cannot be explained ({said(error)}): choose other methods, or "
             "fs.evaluate, which leaves out what fails."
         ) from error
+    grid = model.require_grid(images, "units='patches'") if request.units == "patches" else None
     by_label = {
-        method.label: to_pixels(values, size, request.upsample)
-        if request.units == "pixels"
-        else to_patches(values, model.require_grid(images, "units='patches'"))
+        method.label: to_units(values, request.units, size, grid, request.upsample)
         for method, values in zip(chosen, maps, strict=True)
     }
     single = callable(methods) or not isinstance(methods, Iterable)
     if single or (isinstance(methods, str) and methods not in ("all", "registered")):
         return by_label[chosen[0].label]
     return by_label
+
+
+def _allowed(
+    model: Model,
+    images: Tensor,
+    methods: list[Method],
+    keys: Sequence[str],
+    request: Perturb,
+    error: FaithscopeError,
+) -> list[Method]:
+    """The methods that the model allows, with a warning of the others; `error` if it allows all."""
+    refused = try_methods(model, images, methods, keys=keys, seed=request.seed).refused
+    if not refused:
+        raise error
+    kept, left = leave_out(methods, refused, asked=(), strict=request.strict)
+    for line in left_out(left):
+        warnings.warn(line, stacklevel=4)
+    return kept
 
 
 @renamed(images="data")
@@ -170,7 +194,7 @@ def evaluate(
     metrics: MetricLike | Iterable[MetricLike] = "all",
     *,
     labels: Tensor | Iterable[int] | None = None,
-    maps: Mapping[str, Tensor | np.ndarray] | None = None,
+    maps: Mapping[str, Any] | None = None,
     target: str | int | Tensor = "predicted",
     k: int | str | Iterable[int | str] = 10,
     fill: str = "mean",
@@ -208,10 +232,12 @@ def evaluate(
         data: images [B, C, H, W] normalised for the model, a list, a loader, a data set, a folder
             or "bundled:cifar10".
         methods: names, Methods or functions (module, images, target) -> maps; "all" are the
-            papers'. The default is "all", or none if `maps` are given.
+            papers'. The default is "all", or none if `maps` are given. Of several, those that the
+            model does not allow are left out and named in `result.left_out`.
         metrics: names, Metrics or functions of Responses; "all" are the papers' five.
         labels: [B], for `auc`, target="label" and accuracy.
-        maps: maps from anywhere, by name: [B, H, W], or [B, h, w] in the model's patch grid.
+        maps: maps from anywhere, by name: [B, H, W] or coarser, with channels to sum, patch vectors
+            [B, P], a list with a map for each image, a dict or a folder of files by their names.
         target: whose probability is watched: "predicted", "label", a class or [B].
         k: SaCo's number of groups, or "auto" to choose it per map; several share most passes.
         fill: what replaces removed units: mean, black, noise, blur, inpaint.
@@ -235,8 +261,9 @@ def evaluate(
         gpus_per_worker: 0.25 lets four workers share a GPU.
         cpus_per_worker: CPUs of a worker, and its threads where it has no GPU.
         out: a folder to keep the run in: the same call resumes it if it was stopped.
-        strict: stop with an error where something would be left out: an image that cannot be read,
-            or that the model or a method fails on, or a score that is not defined.
+        strict: stop with an error where something would be left out: a method that the model does
+            not allow, an image that cannot be read, or that the model or a method fails on, or a
+            score that is not defined.
         trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
         progress: called with where the run is, for a progress bar.
     """
@@ -450,6 +477,9 @@ class Prepared:
 
     def forecast(self) -> Forecast:
         """Measure a small sample of the work, and multiply."""
+        return replace(self._forecast(), left_out=self.plan.left_out)
+
+    def _forecast(self) -> Forecast:
         state, tasks = self.state(), self.planned.tasks
         with enough_memory():
             if state is None or not isinstance(tasks, list):

@@ -150,17 +150,22 @@ def registries() -> dict[str, Registry[Any]]:
 
 
 _TRUTH = {"true": True, "false": False}
+_SIZE = re.compile(r"(=\s*)([1-9]\d*x[1-9]\d*)(\s*[,)])")
+"""Rows and columns, which need no quotes though Python would want them."""
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     """Split ``name(option=value, …)`` into the name and its options.
 
-    Values are Python literals; a bare word is a string, but true and false are what they say.
+    Values are Python literals; a bare word is a string, but true and false are what they say, and
+    so is a size.
 
     >>> parse_spec("saco(weight=ratio, k=5)")
     ('saco', {'weight': 'ratio', 'k': 5})
     >>> parse_spec("attention(layers=last, gradient=true)")
     ('attention', {'layers': 'last', 'gradient': True})
+    >>> parse_spec("random(grid=7x7)")
+    ('random', {'grid': '7x7'})
     >>> parse_spec("captum:Saliency")
     ('captum:Saliency', {})
     """
@@ -170,6 +175,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     if not bracket:
         return name, {}
     complaint = FaithscopeError(f"'{text}' is not of the form name(option=value, …).")
+    rest = _SIZE.sub(r"\1'\2'\3", rest)
     try:
         call = ast.parse(f"_({rest}", mode="eval").body
     except (SyntaxError, RecursionError, MemoryError, ValueError):
@@ -207,8 +213,15 @@ def _written(value: Any) -> Any:
     """Quote a string unless it is a bare word that `parse_spec` reads as the same string."""
     if isinstance(value, bool):
         return str(value).lower()
-    bare = not isinstance(value, str) or (
-        value.isascii() and value.isidentifier() and not iskeyword(value) and value not in _TRUTH
+    bare = (
+        not isinstance(value, str)
+        or bool(_SIZE.fullmatch(f"={value})"))
+        or (
+            value.isascii()
+            and value.isidentifier()
+            and not iskeyword(value)
+            and value not in _TRUTH
+        )
     )
     return value if bare else repr(value)
 

@@ -15,6 +15,7 @@ from faithscope.registry import listed
 from faithscope.report.trainings import clips, time_rows
 from faithscope.request import Given, Place, as_place, check_request
 from faithscope.request.requests import KINDS
+from faithscope.runs.cards import Left
 from faithscope.runs.run import Run, is_run, load_run, save_run
 from faithscope.runs.store import read_plan
 from faithscope.verdicts import sentences
@@ -58,6 +59,11 @@ class Result(Findings):
             f"{sentences.counted(len(self.metrics), 'metric')}, "
             f"{sentences.counted(len(self.replicates), word)})"
         )
+
+    @property
+    def left_out(self) -> tuple[Left, ...]:
+        """The methods that the model does not allow: `name`, and `why` it was left out."""
+        return self.manifest.plan.left_out
 
     def headline(self) -> str:
         """The run in one or two sentences."""

@@ -18,9 +18,11 @@ from faithscope.cli.shared import (
     as_data,
     ask,
     carry_out,
+    cost_data,
     examples,
     keeping,
     make_folder,
+    note_left_out,
     path_argument,
     place_option,
 )
@@ -86,6 +88,7 @@ def run(
         costs = forecast_study(wanted, folder, device)
     for label, cost in costs.items():
         note(f"{label}: {cost}")
+        note_left_out(cost)
     total = Forecast(
         _summed([cost.cost for cost in costs.values()]),
         *(sum(getattr(cost, part) for cost in costs.values()) for part in PARTS),
@@ -93,7 +96,7 @@ def run(
     say(f"{len(costs)} run{'s' * (len(costs) != 1)}, {total}", stderr=as_json)
     if dry_run:
         if as_json:
-            print_json({label: vars(cost) for label, cost in costs.items()})
+            print_json({label: cost_data(cost) for label, cost in costs.items()})
         return
     if not total.finished:
         kind = next(iter(wanted.cells.values())).kind

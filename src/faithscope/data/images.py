@@ -51,7 +51,8 @@ class Batch:
     """A few images of one shape, normalised for the model.
 
     `keys` name a sample for its random draws: its name, or else its `digests` entry, the hash of
-    its pixels. Shapes: images [B, C, H, W]; labels int64 [B] or None.
+    its pixels. `photos` are rows and columns of the pictures that the images were made of, none
+    where nobody knows. Shapes: images [B, C, H, W]; labels int64 [B] or None.
     """
 
     images: Tensor
@@ -61,6 +62,7 @@ class Batch:
     digests: tuple[str, ...]
     positions: tuple[int, ...]
     skipped: tuple[Skipped, ...] = ()
+    photos: tuple[tuple[int, int] | None, ...] = ()
 
     def split(self, size: int) -> Iterator[Batch]:
         """Cut into batches of at most `size` images; none for a batch without images."""
@@ -68,7 +70,8 @@ class Batch:
             part = slice(start, start + size)
             labels = None if self.labels is None else self.labels[part]
             names = (self.samples[part], self.keys[part], self.digests[part])
-            yield Batch(self.images[part], labels, *names, self.positions[part])
+            places = self.positions[part]
+            yield Batch(self.images[part], labels, *names, places, photos=self.photos[part])
 
 
 class ImageData(Protocol):
@@ -93,6 +96,11 @@ class IndexedImages:
 
     def __len__(self) -> int:
         raise NotImplementedError
+
+    @property
+    def sample_names(self) -> Sequence[str]:
+        """What the images are called, by position."""
+        return [str(position) for position in range(len(self))]
 
     def parts(self, size: int) -> list[list[int]]:
         """All positions in the order they are used, at most `size` together."""
@@ -122,6 +130,11 @@ class TensorImages(IndexedImages):
     def __len__(self) -> int:
         return len(self.images)
 
+    @property
+    def sample_names(self) -> Sequence[str]:
+        """What the images are called, by position."""
+        return [str(name) for name in self.names or range(len(self))]
+
     def parts(self, size: int) -> list[list[int]]:
         """Positions of images of one shape together, in order."""
         shapes: dict[tuple[int, ...], list[int]] = {}
@@ -146,16 +159,16 @@ class TensorImages(IndexedImages):
         kept = [position for position, good in zip(positions, fine, strict=True) if good]
         images = images[torch.tensor(fine)]
         digests = image_digests(images)
-        names = self.names or range(len(self.images))
+        names = self.sample_names
         return Batch(
             images=images,
             labels=None if self.labels is None else self.labels[kept],
-            samples=tuple(str(names[position]) for position in kept),
+            samples=tuple(names[position] for position in kept),
             keys=digests,
             digests=digests,
             positions=tuple(kept),
             skipped=tuple(
-                Skipped(str(names[position]), NOT_FINITE)
+                Skipped(names[position], NOT_FINITE)
                 for position, good in zip(positions, fine, strict=True)
                 if not good
             ),
@@ -180,33 +193,40 @@ class LazyImages(IndexedImages):
     def __len__(self) -> int:
         return len(self.samples)
 
+    @property
+    def sample_names(self) -> Sequence[str]:
+        """What the images are called, by position."""
+        return self.samples
+
     def read_batches(self, positions: Sequence[int]) -> list[Batch]:
         """Images of one shape together; one that cannot be read is left out and named."""
-        by_shape: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}
+        by_shape: dict[tuple[int, ...], list[tuple[int, Tensor, tuple[int, int] | None]]] = {}
         skipped = []
         for position in positions:
-            image = self._image(position)
-            if isinstance(image, Skipped):
-                skipped.append(image)
+            found = self._image(position)
+            if isinstance(found, Skipped):
+                skipped.append(found)
                 continue
-            by_shape.setdefault(tuple(image.shape), []).append((position, image))
+            by_shape.setdefault(tuple(found[0].shape), []).append((position, *found))
         batches = []
         for items in by_shape.values() or [[]]:
-            places = [position for position, _ in items]
+            places = [position for position, *_ in items]
             samples = tuple(self.samples[position] for position in places)
             labels = None
             if self.labels is not None:
                 labels = torch.tensor([self.labels[place] for place in places], dtype=torch.int64)
             images = (
-                torch.stack([image for _, image in items]) if items else torch.empty(0, 3, 1, 1)
+                torch.stack([image for _, image, _ in items]) if items else torch.empty(0, 3, 1, 1)
             )
             digests = image_digests(images)
             names = (samples, samples if self.named else digests, digests)
-            batches.append(Batch(images, labels, *names, tuple(places), tuple(skipped)))
+            photos = tuple(photo for *_, photo in items)
+            batches.append(Batch(images, labels, *names, tuple(places), tuple(skipped), photos))
             skipped = []
         return batches
 
-    def _image(self, position: int) -> Tensor | Skipped:
+    def _image(self, position: int) -> tuple[Tensor, tuple[int, int] | None] | Skipped:
+        """An image, and rows and columns of the picture that it was made of, if there was one."""
         try:
             found = self.read(position)
             image = found if isinstance(found, Tensor) else preprocess(self.model, found)
@@ -222,7 +242,7 @@ class LazyImages(IndexedImages):
             return Skipped(self.samples[position], reason)
         if not torch.isfinite(image).all():
             return Skipped(self.samples[position], NOT_FINITE)
-        return image
+        return image, None if isinstance(found, Tensor) else (found.height, found.width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +259,11 @@ class ShuffledImages(IndexedImages):
 
     def __len__(self) -> int:
         return len(self.data)
+
+    @property
+    def sample_names(self) -> Sequence[str]:
+        """What the images are called, by position."""
+        return self.data.sample_names
 
     def parts(self, size: int) -> list[list[int]]:
         """Positions in random order."""

@@ -18,6 +18,7 @@ from faithscope.methods.method import Method, as_maps
 from faithscope.methods.trace import gather
 from faithscope.models import Model, converted, undisturbed
 from faithscope.models.memory import OUT_OF_MEMORY, halve
+from faithscope.perturb import to_grids
 
 Draw = tuple[Method, int]
 
@@ -83,7 +84,7 @@ def explain_batch(
     it in its own type.
 
     Returns:
-        One tensor of maps per pair, [B, H, W] or [B, h, w], detached.
+        One tensor of maps per pair, [B, H, W] or coarser [B, h, w], detached.
     """
     maps: dict[int, Tensor] = {}
     with (
@@ -169,13 +170,13 @@ def _row_to_map(evidence: Evidence, row: Tensor, method: Method) -> Tensor:
 
 
 def _checked_shape(maps: Tensor, evidence: Evidence, method: Method) -> Tensor:
+    """One map per image, of the image's size or coarser; exactly as declared, but of "any" size."""
     batch, _, height, width = evidence.images.shape
-    grid = evidence.model.grid(height, width)
-    allowed = [[batch, height, width]] + ([[batch, *grid]] if grid else [])
-    if list(maps.shape) not in allowed:
-        shapes = " or ".join(map(str, allowed))
-        raise FaithscopeError(
-            f"The method '{method.label}' returned maps of shape {list(maps.shape)}; expected "
-            f"{shapes}."
-        )
+    size, grid = (height, width), evidence.model.grid(height, width)
+    what = f"The maps that the method '{method.label}' returned"
+    if method.granularity == "any":
+        return to_grids(maps, batch, size, grid, what)
+    if tuple(maps.shape) not in [(batch, *held) for held in (size, grid) if held]:
+        allowed = " or ".join(str([batch, *held]) for held in (size, grid) if held)
+        raise FaithscopeError(f"{what} have shape {list(maps.shape)}; expected {allowed}.")
     return maps

@@ -48,9 +48,9 @@ METHODS: Registry[Method] = Registry(
 class Method:
     """An explanation method and its traits.
 
-    `function` maps Evidence to maps [B, H, W] (granularity "pixel") or [B, h, w] ("patch"), or
-    TokenEvidence to scores [B, T] ("token"); with `by_layer` it is instead a step (row [B, N],
-    Layer) -> row over the blocks, last first.
+    `function` maps Evidence to maps [B, H, W] (granularity "pixel"), [B, h, w] ("patch") or what
+    `perturb.to_grids` reads ("any"), or TokenEvidence to scores [B, T] ("token"); with `by_layer`
+    it is instead a step (row [B, N], Layer) -> row over the blocks, last first.
     """
 
     name: str
@@ -206,6 +206,8 @@ def _register(
             reads = (
                 listed(needs(**options), "kinds of evidence") if callable(needs) else fixed or ()
             )
+        except FaithscopeError:
+            raise
         except Exception as error:
             raise FaithscopeError(
                 f"The traits of '{name}' cannot be read off its options "

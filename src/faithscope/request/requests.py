@@ -119,8 +119,8 @@ class Request(BaseModel):
     strict: Annotated[
         bool,
         Option(
-            "Stop with an error where something would be left out: images that cannot be read, "
-            "failures, undefined scores.",
+            "Stop with an error where something would be left out: methods that the model does not "
+            "allow, images that cannot be read, failures, undefined scores.",
             TRUE_OR_FALSE,
             role="running",
         ),
@@ -215,12 +215,12 @@ class Perturb(Request):
     upsample: Annotated[
         Literal["bilinear", "nearest"],
         Option(
-            "How patch maps become pixel maps.",
+            "How patch maps, and others that are coarse, become pixel maps.",
             noun="upsampling",
             axis=True,
             meanings={
-                "bilinear": "Patch maps become pixel maps by smooth interpolation.",
-                "nearest": "Patch maps become pixel maps by repeating each value over its patch.",
+                "bilinear": "Coarse maps become pixel maps by smooth interpolation.",
+                "nearest": "Coarse maps become pixel maps by repeating each value over its cell.",
             },
         ),
     ] = "bilinear"

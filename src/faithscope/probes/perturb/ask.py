@@ -20,14 +20,15 @@ from faithscope.models import Model, PassCounter, undisturbed
 from faithscope.perturb import (
     Fill,
     FillContext,
+    granularity_of,
     in_range,
     order_units,
     ranks_of,
     span_sums,
-    to_patches,
-    to_pixels,
+    to_units,
 )
 from faithscope.probes.perturb.failures import UNKNOWN, Failure, refuse_fatal, warn_of_moods
+from faithscope.probes.perturb.maps import GivenMaps
 from faithscope.probes.perturb.plan import MapPlan, plan_map
 from faithscope.probes.perturb.precision import Forward
 from faithscope.probes.perturb.respond import Advance, Responder, Rows, Subject, check_classes
@@ -47,6 +48,8 @@ class Column:
     label: str
     draw: int = 0
     method: Method | None = None
+    granularity: str = ""
+    """What its maps are known to be: pixel, patch or the size of a grid, as 7×7."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +64,7 @@ class Setup:
     batch_size: int
     columns: Sequence[Column]
     metrics: Sequence[Metric]
-    maps: Mapping[str, Tensor]
+    maps: Mapping[str, GivenMaps]
     target: str | int | Tensor
 
     @property
@@ -151,8 +154,10 @@ def ask_shard(
         aim = target.clamp_min(0)  # an unknown class is explained as if it were the first
         maps, explained = _maps(setup, batch, images, aim, failed, failures)
         granularity = [
-            _granularity(setup, column, values, images)
-            for column, values in zip(setup.columns, maps, strict=True)
+            column.granularity
+            if column.granularity and failed[:, place].all()
+            else _granularity(setup, column, maps[place], images)
+            for place, column in enumerate(setup.columns)
         ]
         miniatures = _miniatures(setup, maps, pictures)
         ranked = _rank(setup, maps, images)
@@ -265,7 +270,7 @@ def _maps(
         if column.method:
             maps.append(next(made))
         else:
-            given = _take(setup.maps[column.label], batch.positions).to(images.device)
+            given = setup.maps[column.label].take(batch, setup.model).to(images.device)
             lost = failed[:, len(maps)]
             maps.append(given.masked_fill(lost[:, None, None], torch.nan) if lost.any() else given)
     return maps, spent
@@ -286,24 +291,19 @@ def _miniatures(setup: Setup, maps: Sequence[Tensor], count: int) -> dict[str, T
 
 
 def _granularity(setup: Setup, column: Column, maps: Tensor, images: Tensor) -> str:
-    """What a method declares; else whether its maps have the shape of the patch grid."""
-    shape, size = tuple(maps.shape[-2:]), tuple(images.shape[-2:])
-    grid = setup.model.grid(*size)
-    if shape not in (size, grid):
-        raise FaithscopeError(
-            f"The maps '{column.label}' are {shape[0]}×{shape[1]}, but an image is "
-            f"{size[0]}×{size[1]}: give maps of images of one size."
-        )
+    """What a method declares, else by the shape of its maps; it is the same for every image."""
     if column.method and column.method.granularity != "any":
         return column.method.granularity
-    return "patch" if shape == grid else "pixel"
-
-
-def _take(maps: Tensor, positions: Sequence[int]) -> Tensor:
-    """Pick maps by position, without a copy where the positions follow each other."""
-    first, last = positions[0], positions[-1]
-    consecutive = last - first + 1 == len(positions) and list(positions) == sorted(positions)
-    return maps[first : last + 1] if consecutive else maps[list(positions)]
+    size = (images.shape[-2], images.shape[-1])
+    shape = (maps.shape[-2], maps.shape[-1])
+    found = granularity_of(shape, size, setup.model.grid(*size))
+    if column.granularity not in ("", found):
+        raise FaithscopeError(
+            f"The maps '{column.label}' are {shape[0]}×{shape[1]} for an image of "
+            f"{size[0]}×{size[1]}, but those of the first are by {column.granularity}: random "
+            "attribution can match only one resolution, so evaluate these images apart."
+        )
+    return found
 
 
 def _clock(device: torch.device) -> float:
@@ -402,7 +402,7 @@ def _stacked(maps: Sequence[Tensor | None], images: Tensor) -> Tensor:
 def _rank(setup: Setup, maps: Sequence[Tensor], images: Tensor) -> Ranked:
     """Bring every map to units, rank them, and sum the salience of every cut that is planned."""
     request = setup.request
-    shape = (images.shape[-2], images.shape[-1])
+    shape = size = (images.shape[-2], images.shape[-1])
     if request.units == "patches":
         shape = setup.model.require_grid(images, "units='patches'")
     n = shape[0] * shape[1]
@@ -414,11 +414,7 @@ def _rank(setup: Setup, maps: Sequence[Tensor], images: Tensor) -> Ranked:
     ranks, finite, constant, autos = [], [], [], []
     sums: dict[int, list[Tensor]] = {auto: [] for auto in plans}
     for values in map(in_range, maps):
-        if request.units == "patches":
-            values = to_patches(values, shape)
-        else:
-            values = to_pixels(values, shape, request.upsample)
-        values = values.flatten(1)
+        values = to_units(values, request.units, size, shape, request.upsample).flatten(1)
         order = order_units(values, request.ties)
         ordered = values.gather(1, order)
         ranks.append(ranks_of(order))
