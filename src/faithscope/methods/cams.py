@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence
 from faithscope.methods.method import Method
-from faithscope.methods.peers import check_same, left_alone, one_by_one, own_randomness, written
+from faithscope.methods.peers import (
+    Live,
+    check_same,
+    left_alone,
+    one_by_one,
+    own_randomness,
+    written,
+)
 from faithscope.models import Model
 
 
@@ -25,8 +32,8 @@ def cam_method(cam: Any) -> Method:
             f"'{kind}' of pytorch-grad-cam is not an object that faithscope knows how to call: "
             "give a function (module, images, target) -> maps that calls it."
         )
-    layers = "+".join(str(written(layer, cam.model)) for layer in cam.target_layers)
-    options: Mapping[str, Any] = {"layer": layers} if len(cam.target_layers) < 4 else {}
+    names = [str(written(layer, cam.model)) for layer in cam.target_layers]
+    layers = names if len(names) < 4 else [*names[:2], "…", names[-1]]
 
     def check(model: Model) -> None:
         check_same(model, cam.model, kind)
@@ -51,11 +58,17 @@ def cam_method(cam: Any) -> Method:
                 maps = cam(images, targets)  # of layers of several grids: at the image's size
         return torch.as_tensor(maps, device=images.device)
 
-    def call(evidence: Evidence, *, layer: str = "") -> Tensor:
+    def call(evidence: Evidence, layer: Live) -> Tensor:
         check(evidence.model)
         return one_by_one(explain, evidence) if kind == "RandomCAM" else explain(evidence)
 
-    return Method(kind, call, summary=f"pytorch-grad-cam's {kind}", options=options, suits=check)
+    return Method(
+        kind,
+        call,
+        summary=f"pytorch-grad-cam's {kind}",
+        options={"layer": Live(cam.target_layers, "+".join(layers))},
+        suits=check,
+    )
 
 
 @contextmanager

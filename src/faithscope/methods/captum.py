@@ -231,7 +231,7 @@ def _patch_mask(model: Model, images: Tensor, name: str) -> Tensor:
     _, channels, height, width = images.shape
     patches = torch.arange(rows * columns, device=images.device).reshape(rows, columns)
     mask = patches.repeat_interleave(height // rows, 0).repeat_interleave(width // columns, 1)
-    return mask.expand(1, channels, height, width)
+    return mask.expand(1, channels, height, width).contiguous()  # captum views it
 
 
 def _fitted(name: str, option: str, value: Any, images: Tensor) -> Any:
@@ -245,7 +245,7 @@ def _fitted(name: str, option: str, value: Any, images: Tensor) -> Any:
         return value
     value = value.reshape(*[1] * (images.ndim - value.ndim), *value.shape)
     try:
-        return value.expand(len(value), *images.shape[1:])
+        return value.expand(len(value), *images.shape[1:]).contiguous()
     except RuntimeError:
         raise FaithscopeError(
             f"The {option} of '{name}' have shape {list(value.shape)}: an image here is "

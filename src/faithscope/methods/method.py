@@ -287,13 +287,8 @@ def method(name: str | Attributes, *, modality: str = "image", **options: Any) -
 
 
 def as_maps(made: Any, name: str) -> Tensor:
-    """What a method gave, as floating-point numbers; what are none is refused.
-
-    Maps with channels, [B, 1, H, W] or [B, 3, H, W], are summed over them, with their signs.
-    """
+    """What a method gave, as floating-point numbers; what are none is refused."""
     maps = as_tensor(made, f"What the method '{name}' gives").detach()
-    if maps.ndim == 4 and maps.shape[1] in (1, 3):
-        maps = maps.sum(1)
     return maps if maps.is_floating_point() else maps.to(torch.float64)
 
 

@@ -42,7 +42,7 @@ def written(value: Any, module: nn.Module | None = None) -> Any:
     `module` is its name there.
 
     >>> written(torch.zeros(1, 3))
-    tensor[1×3]#f5c40f9c
+    tensor[1×3]#e6c6ced0
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
