@@ -107,12 +107,17 @@ def test_all_leaves_out_what_the_model_cannot_give(texts, tmp_path):
     out = tmp_path / "run"
     request = ("--seeds", 1, "--levels", 50, "--epochs", 1, "--no-recursive", "--limit", 10)
     said = run("roar", "--data", texts, "--model", name, *request, "--out", out, "--yes")
-    note = "attention is left out: The measure 'attention' needs one attention weight"
-    assert note in said.stderr
-    assert any(note in line for line in fs.load_result(out).manifest.data.texts.notes)
+    note = "attention is left out: it needs one attention weight"
+    assert note in said.stderr and note in said.stdout
+    assert any(note in line for line in fs.load_result(out).warnings())
     assert fs.load_result(out).methods == [
         *("gradient", "input_x_gradient", "integrated_gradients", "random")
     ]
+    command = ("roar", "--data", texts, "--model", name, *request, "--out", tmp_path / "other")
+    told = run(*command, "--measures", "attention,gradient", "--dry-run", "--json")
+    assert [held["name"] for held in json.loads(told.stdout)["left_out"]] == ["attention"]
+    assert note in told.stderr
+    assert "needs one" in fails(*command, "--measures", "attention,gradient", "--strict")
     told = fails("roar", "--data", texts, "--model", name, "--measures", "attention")
     assert "needs one attention weight per token" in told
 

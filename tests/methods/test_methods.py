@@ -795,7 +795,7 @@ def empty_handed(module: nn.Module, images: Tensor, target: Tensor) -> None:
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (crooked, ["'crooked'", "[2, 5, 32]", "[2, 32, 32] or [2, 4, 4]"]),
+        (crooked, ["'crooked'", "[2, 5, 32]", "[2, 32, 32]", "by patch [2, 16]"]),
         (empty_handed, ["'empty_handed'", "None"]),
     ],
 )

@@ -16,6 +16,7 @@ from faithscope.cli.shared import (
     app,
     examples,
     make_folder,
+    note_left_out,
     path_argument,
     path_option,
 )
@@ -105,7 +106,8 @@ def explain(
         inputs = _read_input(image, loaded)
         prepared = prepare_request(with_model(request), Given(model=loaded, data=inputs))
     result = run_with_progress(prepared)
-    methods = list(request.methods or ())
+    note_left_out(result.left_out)
+    methods = result.manifest.plan.request.methods or ()
     classes = _named_classes(loaded, inputs, result)
     scores = _story_numbers(result) if story else _sacos(result)
     if as_json:
@@ -118,6 +120,7 @@ def explain(
                 **{name: {method: row[name] for method, row in scores.items()} for name in names},
                 "flags": {method: row["flag"] for method, row in scores.items() if row["flag"]},
                 **({"story": scores} if story else {}),
+                "left_out": [held.model_dump() for held in result.left_out],
                 "protocol": result.manifest.protocol,
                 "picture": str(path),
             }

@@ -88,7 +88,7 @@ def run(
         costs = forecast_study(wanted, folder, device)
     for label, cost in costs.items():
         note(f"{label}: {cost}")
-        note_left_out(cost)
+        note_left_out(cost.left_out)
     total = Forecast(
         _summed([cost.cost for cost in costs.values()]),
         *(sum(getattr(cost, part) for cost in costs.values()) for part in PARTS),
