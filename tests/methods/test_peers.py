@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import faithscope as fs
+from faithscope.methods import Method
+from faithscope.methods.text import TokenEvidence
 from families import images_of, refused, seeded, state_of, timm_vit, unsettled
 
 SIZE = (32, 32)
@@ -315,11 +317,23 @@ def test_what_is_no_map_is_refused_by_the_methods_name(vit, made, words):
 
 @pytest.mark.parametrize("made", [None, "row", torch.zeros(2, 5), torch.zeros(17)])
 def test_what_is_no_row_of_tokens_is_refused_by_the_methods_name(vit, made):
-    from faithscope.methods import Method
-
     step = Method("mine", lambda row, layer: made, "patch", frozenset({"attention"}), by_layer=True)
     with refused("The step of the method 'mine'", "17], got"):
         fs.explain(vit, images_of(SIZE), step)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (None, "What the measure 'mine' gives must be an array of numbers, got None"),
+        ("score", "got 'score'"),
+        (torch.zeros(2, 3, 5), "The measure 'mine' gave scores of shape [2, 3, 5]"),
+    ],
+)
+def test_what_are_no_scores_of_tokens_is_refused_by_the_measures_name(made, words):
+    mine = Method("mine", lambda evidence: made, "token", modality="text")
+    with refused(words):
+        mine(TokenEvidence(attention=torch.zeros(2, 3)))
 
 
 # Values of shap

@@ -120,15 +120,21 @@ class Method:
         return not self.is_random
 
     def __call__(self, evidence: Any) -> Tensor:
-        """The maps of a batch."""
-        return self.function(evidence, **self.arguments)
+        """The maps of a batch, or its scores by token [B, T]; what are none is refused."""
+        kind = METHODS.of(self.modality).kind
+        made = as_maps(self.function(evidence, **self.arguments), self.label, kind)
+        expected = getattr(evidence, "tokens", None)
+        if expected is not None and made.shape != expected:
+            raise FaithscopeError(
+                f"The {kind} '{self.label}' gave scores of shape {list(made.shape)}: expected one "
+                f"for each token, {list(expected)}."
+            )
+        return made
 
     def check(self, model: Model, images: Tensor) -> None:
         """Refuse a model, and images [..., H, W], that lack what the method needs to see."""
         by = f"The method '{self.label}'"
         self.suits(model)
-        if self.granularity == "patch":
-            model.require_grid(images, by)
         if self.needs - {"gradient"}:
             vit = model.require_vit(by)
             model.require_grid(images, by)
@@ -136,6 +142,8 @@ class Method:
                 vit.require_blocks(by)
             if self.needs & {"anatomy", "relevance"}:
                 vit.require_anatomy(by)
+        elif self.granularity == "patch":
+            model.require_grid(images, by)
 
     def with_options(self, **options: Any) -> Method:
         """The same method with these options; one that it does not have is refused."""
@@ -286,9 +294,9 @@ def method(name: str | Attributes, *, modality: str = "image", **options: Any) -
     return METHODS.of(modality)[name].with_options(**options)
 
 
-def as_maps(made: Any, name: str) -> Tensor:
+def as_maps(made: Any, name: str, kind: str = "method") -> Tensor:
     """What a method gave, as floating-point numbers; what are none is refused."""
-    maps = as_tensor(made, f"What the method '{name}' gives").detach()
+    maps = as_tensor(made, f"What the {kind} '{name}' gives").detach()
     return maps if maps.is_floating_point() else maps.to(torch.float64)
 
 

@@ -103,7 +103,9 @@ def test_a_refusal_while_explaining_is_found_by_the_trial(vit, needs):
     """Views check themselves only when they are read; the others' trial is not spoilt."""
     mine = refusing(needs=frozenset(needs))
     result = scored(vit, ["rollout", mine, "lrp", "gradient"])
-    assert [held.model_dump() for held in result.left_out] == [{"name": "moody", "why": "it is odd"}]
+    assert [held.model_dump() for held in result.left_out] == [
+        {"name": "moody", "why": "it is odd"}
+    ]
     plain = scored(vit, ["rollout", "lrp", "gradient"])
     assert result.methods == plain.methods
     for method in plain.methods:
