@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from faithscope.data.text_sources import load_text
     from faithscope.errors import FaithscopeError
     from faithscope.methods import Evidence, Method, layer_method, method, register_method
+    from faithscope.methods.shap import from_shap
     from faithscope.methods.text import measure, register_measure
     from faithscope.metrics import Metric, metric, racu, register_metric, saco
     from faithscope.models import AttentionView, Model, load_model, wrap, zero_shot
@@ -32,6 +33,7 @@ _NAMES = {
     "data.text_sources": "load_text",
     "errors": "FaithscopeError",
     "methods": "Evidence Method layer_method method register_method",
+    "methods.shap": "from_shap",
     "methods.text": "measure register_measure",
     "metrics": "Metric metric racu register_metric saco",
     "models": "AttentionView Model load_model wrap zero_shot",
@@ -62,6 +64,7 @@ __all__ = [
     "compare",
     "evaluate",
     "explain",
+    "from_shap",
     "layer_method",
     "load_data",
     "load_model",

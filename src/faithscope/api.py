@@ -162,7 +162,7 @@ def explain(
         method.label: to_units(values, request.units, size, grid, request.upsample)
         for method, values in zip(chosen, maps, strict=True)
     }
-    single = isinstance(methods, Method) or callable(methods)
+    single = callable(methods) or not isinstance(methods, Iterable)
     if single or (isinstance(methods, str) and methods not in ("all", "registered")):
         return by_label[chosen[0].label]
     return by_label

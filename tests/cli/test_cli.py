@@ -62,18 +62,32 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def test_help_and_version_need_no_heavy_import():
-    heavy = ("torch", "timm", "numpy", "rich", "pyarrow", "matplotlib", "scipy", "captum")
+MODELS = ("timm", "transformers", "torchvision", "captum", "matplotlib", "scipy")
+"""What is needed to run something, and not to say what there is."""
+
+
+@pytest.mark.parametrize(
+    ("commands", "heavy"),
+    [
+        (
+            [["--help"], ["--version"], ["evaluate", "--help"], ["demmo"]],
+            ("torch", "numpy", "rich", "pyarrow", *MODELS),
+        ),
+        ([["list"], ["list", "methods", "--json"]], MODELS),
+    ],
+)
+def test_what_only_tells_imports_nothing_heavy(commands: list[list[str]], heavy: tuple[str, ...]):
     script = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
         "from faithscope.cli import app\n"
-        "for words in (['--help'], ['--version'], ['evaluate', '--help'], ['demmo']):\n"
-        "    CliRunner().invoke(app, words)\n"
+        f"print([CliRunner().invoke(app, words).exit_code for words in {commands}])\n"
         f"print([name for name in {heavy} if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout == "[]\n", done.stderr
+    codes, found = done.stdout.splitlines()
+    assert found == "[]", done.stderr
+    assert codes == str([2 if words == ["demmo"] else 0 for words in commands])
 
 
 @pytest.mark.parametrize("command", cli.shared.ORDER)

@@ -25,7 +25,6 @@ from rich.text import Text
 from faithscope.errors import printable
 from faithscope.report.table import UNWRAPPED, Head, Number, Table
 from faithscope.request import Place
-from faithscope.verdicts.sentences import failed_line
 
 if TYPE_CHECKING:
     from faithscope.api import Prepared
@@ -333,6 +332,8 @@ def show_sensitivity(rows: Iterable[Mapping[str, Any]]) -> None:
 
 def show_skipped(found: Findings) -> None:
     """Name and count the samples that were left out."""
+    from faithscope.verdicts.sentences import failed_line
+
     data, word = found.manifest.data, found.replicate.word
     total = data.samples + len(data.skipped)
     if data.skipped:

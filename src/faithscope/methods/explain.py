@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,8 +147,21 @@ def _walk_layers(evidence: Evidence, methods: Sequence[Method]) -> dict[str, Ten
     rows = {method.label: evidence.readout for method in methods}
     for layer in evidence.layers() if methods else ():
         for method in methods:
-            rows[method.label] = method.function(rows[method.label], layer, **method.arguments)
+            made = method.function(rows[method.label], layer, **method.arguments)
+            rows[method.label] = _checked_row(made, evidence, method)
     return rows
+
+
+def _checked_row(row: Any, evidence: Evidence, method: Method) -> Tensor:
+    """What a step over the blocks gave; what is no row of tokens is refused."""
+    expected = list(evidence.readout.shape)
+    if not isinstance(row, Tensor) or list(row.shape) != expected:
+        kind = list(row.shape) if isinstance(row, Tensor) else type(row).__name__
+        raise FaithscopeError(
+            f"The step of the method '{method.label}' must return the next row, a tensor "
+            f"{expected}, got {kind}."
+        )
+    return row
 
 
 def _row_to_map(evidence: Evidence, row: Tensor, method: Method) -> Tensor:

@@ -183,6 +183,7 @@ def cannot_run(model: Model, inputs: Tensor, error: Exception) -> FaithscopeErro
 def undisturbed(module: nn.Module) -> Iterator[None]:
     """Evaluation mode without parameter gradients inside; training flags and the rest as before.
 
+    Objects of pytorch-grad-cam, which keep what every pass shows them, see none of these passes.
     Hooks that are registered inside must be removed by whoever registers them.
     """
     training = [(child, child.training) for child in module.modules()]
@@ -191,12 +192,35 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
     for parameter in needing:
         parameter.requires_grad_(False)
     try:
-        yield
+        with _unwatched(module):
+            yield
     finally:
         for child, flag in training:
             child.training = flag
         for parameter in needing:
             parameter.requires_grad_(True)
+
+
+@contextmanager
+def _unwatched(module: nn.Module) -> Iterator[None]:
+    """Take off the hooks of pytorch-grad-cam's objects, and put them back in their places."""
+
+    def watches(hook: Any) -> bool:
+        return type(getattr(hook, "__self__", None)).__module__.startswith("pytorch_grad_cam")
+
+    kept = [(child._forward_hooks, dict(child._forward_hooks)) for child in module.modules()]
+    kept = [(hooks, before) for hooks, before in kept if any(map(watches, before.values()))]
+    for hooks, before in kept:
+        for key in [key for key, hook in before.items() if watches(hook)]:
+            del hooks[key]
+    try:
+        yield
+    finally:
+        for hooks, before in kept:
+            now = dict(hooks)
+            hooks.clear()
+            hooks.update({k: hook for k, hook in before.items() if k in now or watches(hook)})
+            hooks.update(now)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
-from torchvision.transforms import v2 as transforms
 
 from faithscope.errors import FaithscopeError, choose, quoted, shortened, shown, unknown
 from faithscope.models.attention import AttentionView
@@ -218,6 +217,8 @@ def plain_transform(
     size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
 ) -> Callable[[Image.Image], Tensor]:
     """Resize to the whole input, scale to [0, 1], normalise."""
+    from torchvision.transforms import v2 as transforms
+
     pipeline: Callable[[Image.Image], Tensor] = transforms.Compose(
         [
             transforms.PILToTensor(),

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
-from torchvision.transforms.v2.functional import gaussian_blur
 
 from faithscope.errors import FaithscopeError
 from faithscope.registry import Registry
@@ -94,6 +93,8 @@ class BlurFill(Fill):
     summary = "the image blurred, sigma = a tenth of the longer side"
 
     def field(self, images: Tensor, context: FillContext) -> Tensor:
+        from torchvision.transforms.v2.functional import gaussian_blur
+
         height, width = images.shape[-2:]
         sigma = max(height, width) / 10
         # Reflection cannot reach further than the image, so the kernel ends there.
