@@ -107,7 +107,7 @@ def test_a_result_knows_its_methods_and_metrics_only(module):
     ("images", "words"),
     [
         (images_of(SIZE)[0], ["[batch, channels, height, width]", "[3, 32, 32]", "images[None]"]),
-        (images_of(SIZE).to(torch.uint8), ["float", "uint8", "model.transform"]),
+        (images_of(SIZE).to(torch.uint8), ["no preprocessing", "fs.wrap"]),
         (images_of(SIZE)[:0], ["no images"]),
         (images_of((40, 40)), ["cannot run", "[3, 40, 40]", "32"]),
         (images_of(SIZE)[:, :1], ["cannot run", "[1, 32, 32]", "channels"]),

@@ -10,7 +10,7 @@ import hashlib
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
+from faithscope.data import Batch, ImageData, class_numbers, load_data
 from faithscope.data.images import loaders_named
 from faithscope.data.text import TextData
 from faithscope.errors import FaithscopeError, said, shown
@@ -91,7 +91,7 @@ def renamed(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 @renamed(images="data")
 def explain(
     model: ModelLike,
-    data: Tensor | np.ndarray,
+    data: Any,
     methods: MethodLike | Iterable[MethodLike],
     *,
     target: Tensor | int | None = None,
@@ -103,7 +103,9 @@ def explain(
 
     Args:
         model: a Model, a torch module or a name.
-        data: images [B, C, H, W], float, normalised for the model.
+        data: images [B, C, H, W], float, normalised for the model, or whatever `fs.load_data`
+            takes: a name, a path, PIL images, a data set, a loader. All must have one shape, and
+            one that cannot be read is an error: maps and images go together.
         methods: a name, a Method or a function; a list (or "all") gives a dict by label.
         target: class to explain, an int or [B]; None is the predicted class.
         units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w].
@@ -116,45 +118,34 @@ def explain(
     model = as_model(model)
     options = {"units": units, "upsample": upsample, "seed": seed}
     request = check_request(Perturb, {"model": model.name, "data": "given", **options})
-    if not isinstance(data, Tensor | np.ndarray):
-        raise FaithscopeError(
-            f"fs.explain takes images as one tensor [B, C, H, W], got {type(data).__name__}."
-        )
-    images = as_tensor(data, "images").detach()
-    as_image_data(images)
-    if not torch.isfinite(images).all():
-        raise FaithscopeError(
-            "The images hold NaN or infinite values: there is nothing to explain."
-        )
-    images = images.to(model.device)
     chosen = resolve_methods(methods)
-    size = (images.shape[-2], images.shape[-1])
-    goal = _explain_target(images, target)
-    pairs = [(method, 0) for method in chosen]
-    try:
-        maps, _, _ = explain_images(
-            model,
-            images,
-            goal,
-            pairs,
-            keys=image_digests(images),
-            seed=request.seed,
-            batch_size=EXPLAIN_BATCH,
+    held = load_data(data, model)
+    goals = None if target is None else class_numbers("target", target)
+    if len(held):  # of a loader nobody may know
+        _check_targets(goals, len(held))
+    parts, done, size = list[list[Tensor]](), 0, EXPLAIN_BATCH
+    for batch in _batches_to_explain(held):
+        images, count = batch.images.to(model.device), len(batch.images)
+        goal = None
+        if goals is not None:
+            goal = (goals if goals.ndim else goals.expand(done + count))[done : done + count]
+            goal = goal.to(model.device)
+            _check_targets(goal, count)
+        made, size = _explained(model, batch, images, goal, chosen, seed=request.seed, size=size)
+        shape = (images.shape[-2], images.shape[-1])
+        parts.append(
+            [
+                to_pixels(maps, shape, request.upsample)
+                if request.units == "pixels"
+                else to_patches(maps, model.require_grid(images, "units='patches'"))
+                for maps in made
+            ]
         )
-    except FaithscopeError:
-        raise
-    except Exception as error:
-        _check_fit(model, images, goal)
-        labels = ", ".join(method.label for method in chosen)
-        raise FaithscopeError(
-            f"{labels}: these images cannot be explained ({said(error)}): choose other methods, or "
-            "fs.evaluate, which leaves out what fails."
-        ) from error
+        done += count
+    _check_targets(goals, done)
     by_label = {
-        method.label: to_pixels(values, size, request.upsample)
-        if request.units == "pixels"
-        else to_patches(values, model.require_grid(images, "units='patches'"))
-        for method, values in zip(chosen, maps, strict=True)
+        method.label: torch.cat([part[place] for part in parts])
+        for place, method in enumerate(chosen)
     }
     single = isinstance(methods, Method) or callable(methods)
     if single or (isinstance(methods, str) and methods not in ("all", "registered")):
@@ -165,7 +156,7 @@ def explain(
 @renamed(images="data")
 def evaluate(
     model: ModelLike,
-    data: Tensor | np.ndarray | ImageData | Iterable[Any] | str | Path,
+    data: Any,
     methods: MethodLike | Iterable[MethodLike] | None = None,
     metrics: MetricLike | Iterable[MetricLike] = "all",
     *,
@@ -205,12 +196,12 @@ def evaluate(
 
     Args:
         model: a Model, a torch module or a name.
-        data: images [B, C, H, W] normalised for the model, a list, a loader, a data set, a folder
-            or "bundled:cifar10".
+        data: images [B, C, H, W] normalised for the model, or whatever `fs.load_data` takes: a
+            folder, a pattern or another name, PIL images, a list, a data set, a loader.
         methods: names, Methods or functions (module, images, target) -> maps; "all" are the
             papers'. The default is "all", or none if `maps` are given.
         metrics: names, Metrics or functions of Responses; "all" are the papers' five.
-        labels: [B], for `auc`, target="label" and accuracy.
+        labels: [B], for `auc`, target="label" and accuracy, where the data has none of its own.
         maps: maps from anywhere, by name: [B, H, W], or [B, h, w] in the model's patch grid.
         target: whose probability is watched: "predicted", "label", a class or [B].
         k: SaCo's number of groups, or "auto" to choose it per map; several share most passes.
@@ -224,7 +215,7 @@ def evaluate(
         precision: of the perturbed passes: auto, fp64, fp32, tf32, fp16, bf16.
         tolerance: visit images in random order, and stop when every mean is known to within it.
         batch_size: inputs per model call; "auto" chooses once.
-        limit: use only so many images, spread evenly, of data by name.
+        limit: use only so many images, spread evenly.
         checkpoint: local weights of a model by name.
         pretrained: fetch the library's own weights of a model by name.
         pictures: of how many images small pictures and maps are kept for the report's gallery.
@@ -608,18 +599,62 @@ def _target(target: Any) -> tuple[Tensor | None, str | int]:
     return numbers, f"given:{digest.hexdigest()}"
 
 
-def _explain_target(images: Tensor, target: Tensor | int | None) -> Tensor | None:
-    if target is None:
-        return None
-    goal = class_numbers("target", target).to(images.device)
-    if goal.ndim == 0:
-        goal = goal.expand(len(images))
-    if goal.shape != (len(images),):
-        raise FaithscopeError(
-            f"target must be a class or one class for each of the {len(images)} images, got shape "
-            f"{list(goal.shape)}."
+def _batches_to_explain(data: ImageData) -> Iterator[Batch]:
+    """Images batch by batch, in their order: all of one shape, none left out."""
+    first: list[int] | None = None
+    for batch in data.batches(EXPLAIN_BATCH):
+        for left in batch.skipped:
+            raise FaithscopeError(
+                f"The image '{left.sample}' cannot be explained: {left.reason}; take it out, or "
+                "use fs.evaluate, which leaves it out."
+            )
+        shape = list(batch.images.shape[1:])
+        if first is not None and shape != first and len(batch.images):
+            raise FaithscopeError(
+                f"The images have several shapes, {first} and {shape}, so that their maps are not "
+                "one tensor: explain those of one shape at a time."
+            )
+        if len(batch.images):
+            first = shape
+            yield batch
+    if first is None:
+        raise FaithscopeError("There are no images: give at least one.")
+
+
+def _explained(
+    model: Model,
+    batch: Batch,
+    images: Tensor,
+    goal: Tensor | None,
+    methods: Sequence[Method],
+    *,
+    seed: int,
+    size: int,
+) -> tuple[list[Tensor], int]:
+    """The maps of a batch by each method, and how many images fitted into memory together."""
+    pairs = [(method, 0) for method in methods]
+    try:
+        maps, size, _ = explain_images(
+            model, images, goal, pairs, keys=batch.keys, seed=seed, batch_size=size
         )
-    return goal
+    except FaithscopeError:
+        raise
+    except Exception as error:
+        _check_fit(model, images, goal)
+        labels = ", ".join(method.label for method in methods)
+        raise FaithscopeError(
+            f"{labels}: these images cannot be explained ({said(error)}): choose other methods, or "
+            "fs.evaluate, which leaves out what fails."
+        ) from error
+    return maps, size
+
+
+def _check_targets(goals: Tensor | None, count: int) -> None:
+    if goals is not None and goals.ndim and goals.shape != (count,):
+        raise FaithscopeError(
+            f"target must be a class or one class for each of the {count} images, got shape "
+            f"{list(goals.shape)}."
+        )
 
 
 def _check_fit(model: Model, images: Tensor, target: Tensor | None) -> None:

@@ -22,7 +22,6 @@ from faithscope.data import (
     ImageData,
     IndexedImages,
     Skipped,
-    as_image_data,
     as_tensor,
     in_random_order,
     load_data,
@@ -297,30 +296,22 @@ def with_model(request: Perturb) -> Perturb:
 def _model(request: Perturb, given: Given) -> Model:
     if given.model is None:
         return load_named_model(request)
-    _only_by_name("a model", request, OF_A_NAME)
+    _only_by_name(request, OF_A_NAME)
     return as_model(given.model)
 
 
 def _data(request: Perturb, given: Given, model: Model) -> ImageData:
-    if given.data is None:
-        if given.labels is not None:
-            raise FaithscopeError(
-                "labels go with a tensor, an array or a list of images, not with a name: class "
-                "folders name theirs."
-            )
-        data: ImageData = load_data(request.data, model, limit=request.limit)
-    else:
-        _only_by_name("data", request, ("limit",))
-        data = as_image_data(given.data, given.labels)
+    wanted = request.data if given.data is None else given.data
+    data: ImageData = load_data(wanted, model, labels=given.labels, limit=request.limit)
     return data if request.tolerance is None else in_random_order(data, request.seed)
 
 
-def _only_by_name(what: str, request: Perturb, names: Iterable[str]) -> None:
-    """Refuse options that say how something is got by name, where it was given as an object."""
+def _only_by_name(request: Perturb, names: Iterable[str]) -> None:
+    """Refuse options that say how a model is got by name, where it was given as an object."""
     for name in names:
         if getattr(request, name) != Perturb.model_fields[name].default:
             raise FaithscopeError(
-                f"{name} goes with {what} by name: leave it out beside an object, or give a name."
+                f"{name} goes with a model by name: leave it out beside an object, or give a name."
             )
 
 
