@@ -96,7 +96,7 @@ def as_image_data(
         return LoaderImages(data, _loader_length(data))
     raise FaithscopeError(
         f"Images are a tensor [B, C, H, W], a PIL image, a list, a path, a data set or a loader, "
-        f"got {shown(data)}."
+        f"got {type(data).__name__}."
     )
 
 
