@@ -88,7 +88,12 @@ def test_axes_take_one_value_or_several_and_every_combination_is_a_cell(tmp_path
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n" * 1, ["key of a study 'a'"]),
         ("models: m:x\ndata: d\nk: &k [5, *k]\n", ["is not YAML", "aliases"]),
         ("model: &a " + "x" * 300_000, ["is not YAML", "larger than"]),
-        (f"data: d\nmodels: m:{'x' * 300}\n", ["no folder"]),
+        ("data: d\nmodel: {checkpoint: w}\n", ["is a name, or has one"]),
+        ("data: d\nmodel: {a=b: 'm:x'}\n", ["label of a model is a plain word", "'a=b'"]),
+        ("data: d\nmodel: [{name: 'm:x', label: 3}]\n", ["label of a model", "got 3"]),
+        ("data: d\nmodel: [{name: 'm:x', label: v}, {name: 'm:y', label: v}]\n", ["called 'v_d"]),
+        ("data: d\nmodel: m:x\nallow_code: true\n", ["may not give 'allow_code'", "--allow-code"]),
+        ("data: d\nmodel: m:x\nmethods: a.py\n", ["Unknown method 'a.py'"]),
         (
             "data: d\nmodels: m:x\n"
             + "".join(f"{key}: {list(range(300))}\n" for key in ("fill", "units", "seed")),

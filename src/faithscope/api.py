@@ -30,6 +30,7 @@ from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_patches, to_pixels
 from faithscope.probes import probe_of
+from faithscope.probes.perturb.probe import with_code
 from faithscope.probes.probe import Probe
 from faithscope.registry import as_list, listed
 from faithscope.request import (
@@ -352,7 +353,14 @@ def _prepare(
     names = {"model": model_name, "data": data_name, "methods": method_names}
     request = check_request(kind, {**names, "metrics": metric_names, **options})
     held = Given(model=model, data=data, methods=methods, metrics=metrics, **given)
-    return prepare_request(request, held)
+    return prepare_typed(request, held)
+
+
+def prepare_typed(request: Request, given: Given) -> Prepared:
+    """The same of names that a person typed, among which there may be Python code."""
+    if isinstance(request, Perturb):
+        request, given = with_code(request, given)
+    return prepare_request(request, given)
 
 
 def prepare_request(request: Request, given: Given | None = None) -> Prepared:

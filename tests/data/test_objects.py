@@ -307,7 +307,10 @@ def test_floats_that_were_not_normalised_are_warned_of(model):
         ((torch.zeros(4), 0, 0), {}, NAMES, 5, None),
         ((-1, -1, -1), {}, NAMES, 5, None),
     ],
-    ids="numbers scalars names unknown counted uncounted changed words wordless boxes many minus".split(),
+    ids=[
+        *("numbers", "scalars", "names", "unknown", "counted", "uncounted", "changed"),
+        *("words", "wordless", "boxes", "many", "minus"),
+    ],
 )
 def test_labels_of_a_data_set_fit_the_model(labels, attributes, classes, count, expected):
     items = zip(pictures(3), labels, strict=True)

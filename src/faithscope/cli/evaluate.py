@@ -86,9 +86,9 @@ def evaluate(
     given = Given(maps=_read_maps(maps or []))
     with keeping(out):
         with waiting(with_ray(request, f"loading {request.model}")):
-            from faithscope.api import prepare_request
+            from faithscope.api import prepare_typed
 
-            prepared = prepare_request(request, given)
+            prepared = prepare_typed(request, given)
         show(carry_out(prepared, yes=yes), _kept(out), report, as_json)
 
 

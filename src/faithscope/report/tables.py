@@ -7,7 +7,6 @@ digit.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from faithscope.report.table import (
     Table,
 )
 from faithscope.report.trainings import training_tables
+from faithscope.request.code import short_name
 from faithscope.runs.files import write_output
 from faithscope.verdicts.compare import Comparison
 from faithscope.verdicts.findings import Findings, Series
@@ -30,8 +30,6 @@ from faithscope.verdicts.sentences import counted
 
 Row = Mapping[str, Any]
 
-LONGEST_NAME = 120
-"""Longest beginning of a file's name, in characters."""
 WAYS = "↑ more is better, ↓ less is better"
 
 
@@ -73,7 +71,7 @@ def file_stems(results: Mapping[str, Findings]) -> dict[str, Findings]:
     stems: dict[str, Findings] = {}
     taken: set[str] = set()
     for label, found in results.items():
-        stem = safe = re.sub(r"[^\w.-]+", "-", label).strip("-.")[:LONGEST_NAME] or "run"
+        stem = safe = short_name(label) or "run"
         number = 2
         while stem.lower() in taken:  # some file systems do not tell A from a
             stem, number = f"{safe}-{number}", number + 1

@@ -40,6 +40,7 @@ from faithscope.probes.perturb.respond import choose_batch_size
 from faithscope.probes.perturb.stopping import Tolerance
 from faithscope.probes.perturb.worker import PerturbWorker
 from faithscope.request import Given, Perturb
+from faithscope.request.code import named_code, refuse_code
 from faithscope.runs.cards import (
     Cost,
     DataCard,
@@ -145,7 +146,11 @@ class PerturbProbe:
             data=Named(name=data.name, samples=len(data)),
             methods=_method_cards(columns),
             metrics=metric_cards(metrics),
-            given={"normalisation": f"mean {model.mean}, std {model.std}"},
+            given={
+                "normalisation": f"mean {model.mean}, std {model.std}",
+                **({"model": model.origin} if model.origin else {}),
+                **{f"method {own.label}": own.fingerprint for own in methods if own.fingerprint},
+            },
             threads=threads_for(model.device),
             shard=max(1, min(SHARD, (1 << 27) // (len(columns) * n))),
         )
@@ -242,6 +247,7 @@ def one_k(request: Perturb) -> int | str:
 def chosen_methods(request: Perturb, given: Given) -> list[Method]:
     """The methods; none, if nothing was said and maps are given."""
     named = (() if given.maps else ("all",)) if request.methods is None else request.methods
+    refuse_code(name for name in named if name not in given.methods)
     return resolve_methods([given.methods.get(name, name) for name in named])
 
 
@@ -275,8 +281,10 @@ def metric_cards(metrics: Sequence[Metric]) -> tuple[MetricCard, ...]:
     )
 
 
-def load_named_model(request: Perturb) -> Model:
-    """The model that a request names."""
+def load_named_model(request: Perturb, *, allow_code: bool = False) -> Model:
+    """The model that a request names; one in a Python file only if somebody typed that name."""
+    if not allow_code:
+        refuse_code([request.model])
     return load_model(
         request.model,
         pretrained=request.pretrained,
@@ -291,6 +299,17 @@ def with_model(request: Perturb) -> Perturb:
     return request.model_copy(
         update={name: Perturb.model_fields[name].default for name in OF_A_NAME}
     )
+
+
+def with_code(request: Perturb, given: Given) -> tuple[Perturb, Given]:
+    """The same, with the Python code that it names, typed by somebody, as objects beside it."""
+    names = [name for name in request.methods or () if name not in given.methods]
+    own = {name: resolve_methods(name)[0] for name in named_code(names)}
+    methods = {**given.methods, **own}
+    if given.model is not None or not named_code([request.model]):
+        return request, replace(given, methods=methods)
+    model = load_named_model(request, allow_code=True)
+    return with_model(request), replace(given, model=model, methods=methods)
 
 
 def _model(request: Perturb, given: Given) -> Model:
