@@ -291,6 +291,7 @@ def _hugging_face(
     def build() -> nn.Module:
         config = AutoConfig.from_pretrained(name, **shape, **where, **trust)
         check_config(f"hf:{name}", config)
+        _check_modality(f"hf:{name}", config)
         if pretrained:
             loaded: nn.Module = AutoModelForImageClassification.from_pretrained(
                 name, config=config, **how, **where, **trust
@@ -312,6 +313,25 @@ def _hugging_face(
     looks = _fetch(f"hf:{name}", lambda: _looks(processor))
     labels = _fetch(f"hf:{name}", lambda: [config.id2label[i] for i in sorted(config.id2label)])
     return wrap(module, name=f"hf:{name}", transform=transform, classes=labels, **looks)
+
+
+def _check_modality(name: str, config: Any) -> None:
+    """Refuse a model of texts, or of anything else of which no image classifier is known."""
+    from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
+
+    own = getattr(config, "auto_map", None) or {}
+    if type(config) in AutoModelForImageClassification._model_mapping or own:
+        return
+    kind = getattr(config, "model_type", type(config).__name__)
+    if type(config) in AutoModelForSequenceClassification._model_mapping:
+        raise FaithscopeError(
+            f"'{name}' is a model of texts ({kind}), and an image classifier is needed here: for "
+            f"texts use `faithscope roar --model {name}`, or fs.roar."
+        )
+    raise FaithscopeError(
+        f"Hugging Face has no image classifier of the kind '{kind}', which '{name}' is: name an "
+        "image classifier, or give a module to fs.wrap."
+    )
 
 
 def _looks(processor: Any) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def short_name(text: str, most: int = 48) -> str:
     >>> short_name("timm:vit_tiny_patch16_224"), len(short_name("x" * 99))
     ('timm-vit_tiny_patch16_224', 48)
     """
-    plain = re.sub(r"[^\w.-]+", "-", text).strip("-.")
+    plain = re.sub(r"[^\w.=-]+", "-", text).strip("-.")
     if len(plain) <= most:
         return plain
     mark = hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=3).hexdigest()

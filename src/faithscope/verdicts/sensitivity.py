@@ -63,6 +63,17 @@ def distinguishing_labels(results: Mapping[str, Findings]) -> dict[str, str]:
     return dict(zip(results, labels if clear else results, strict=True))
 
 
+def across_models(results: Mapping[str, Findings]) -> dict[str, dict[str, Findings]]:
+    """Runs by model that differ in nothing else, by what sets them apart from the rest."""
+    runs = [(_settings(result), result) for result in results.values()]
+    groups = {_where(group[0][0], runs, "model"): group for group in _alike(runs, but="model")}
+    return {
+        where: {_model_name(settings["model"], runs): result for settings, result in group}
+        for where, group in groups.items()
+        if len(group) > 1
+    }
+
+
 def _settings(result: Findings) -> dict[str, Any]:
     """Everything that must be equal for two scores to mean the same."""
     manifest = result.manifest
