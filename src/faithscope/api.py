@@ -10,17 +10,16 @@ import hashlib
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
+from faithscope.data import Batch, ImageData, class_numbers, load_data
 from faithscope.data.images import loaders_named
 from faithscope.data.text import TextData
 from faithscope.errors import FaithscopeError, said, shown
@@ -30,6 +29,7 @@ from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_units
 from faithscope.probes import probe_of
+from faithscope.probes.perturb.probe import with_code
 from faithscope.probes.probe import Probe
 from faithscope.probes.refusals import leave_out
 from faithscope.registry import as_list, listed
@@ -93,7 +93,7 @@ def renamed(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 @renamed(images="data")
 def explain(
     model: ModelLike,
-    data: Tensor | np.ndarray,
+    data: Any,
     methods: MethodLike | Iterable[MethodLike],
     *,
     target: Tensor | int | None = None,
@@ -106,7 +106,9 @@ def explain(
 
     Args:
         model: a Model, a torch module or a name.
-        data: images [B, C, H, W], float, normalised for the model.
+        data: images [B, C, H, W], float, normalised for the model, or whatever `fs.load_data`
+            takes: a name, a path, PIL images, a data set, a loader. All must have one shape, and
+            one that cannot be read is an error: maps and images go together.
         methods: a name, a Method or a function; a list (or "all") gives a dict by label, without
             those that the model does not allow, which are warned of.
         target: class to explain, an int or [B]; None is the predicted class.
@@ -121,46 +123,37 @@ def explain(
     model = as_model(model)
     options = {"units": units, "upsample": upsample, "seed": seed, "strict": strict}
     request = check_request(Perturb, {"model": model.name, "data": "given", **options})
-    if not isinstance(data, Tensor | np.ndarray):
-        raise FaithscopeError(
-            f"fs.explain takes images as one tensor [B, C, H, W], got {type(data).__name__}."
-        )
-    images = as_tensor(data, "images").detach()
-    as_image_data(images)
-    if not torch.isfinite(images).all():
-        raise FaithscopeError(
-            "The images hold NaN or infinite values: there is nothing to explain."
-        )
-    images = images.to(model.device)
     chosen = resolve_methods(methods)
-    size = (images.shape[-2], images.shape[-1])
-    goal = _explain_target(images, target)
-    keys = image_digests(images)
-
-    def explained() -> list[Tensor]:
-        pairs = [(method, 0) for method in chosen]
-        how = {"seed": request.seed, "batch_size": EXPLAIN_BATCH}
-        return explain_images(model, images, goal, pairs, keys=keys, **how)[0]
-
-    try:
+    held = load_data(data, model)
+    goals = None if target is None else class_numbers("target", target)
+    if len(held):  # of a loader nobody may know
+        _check_targets(goals, len(held))
+    parts, done, size = list[list[Tensor]](), 0, EXPLAIN_BATCH
+    for batch in _batches_to_explain(held):
+        images, count = batch.images.to(model.device), len(batch.images)
+        goal = None
+        if goals is not None:
+            goal = (goals if goals.ndim else goals.expand(done + count))[done : done + count]
+            goal = goal.to(model.device)
+            _check_targets(goal, count)
+        explained = partial(_explained, model, batch, images, goal, seed=request.seed, size=size)
         try:
-            maps = explained()
+            made, size = explained(chosen)
         except FaithscopeError as error:
-            chosen = _allowed(model, images[:1], chosen, keys, request, error)
-            maps = explained()
-    except FaithscopeError:
-        raise
-    except Exception as error:
-        _check_fit(model, images, goal)
-        labels = ", ".join(method.label for method in chosen)
-        raise FaithscopeError(
-            f"{labels}: these images cannot be explained ({said(error)}): choose other methods, or "
-            "fs.evaluate, which leaves out what fails."
-        ) from error
-    grid = model.require_grid(images, "units='patches'") if request.units == "patches" else None
+            if done:
+                raise
+            chosen = _allowed(model, images[:1], chosen, batch.keys, request, error)
+            made, size = explained(chosen)
+        shape = (images.shape[-2], images.shape[-1])
+        grid = model.require_grid(images, "units='patches'") if request.units == "patches" else None
+        parts.append(
+            [to_units(maps, request.units, shape, grid, request.upsample) for maps in made]
+        )
+        done += count
+    _check_targets(goals, done)
     by_label = {
-        method.label: to_units(values, request.units, size, grid, request.upsample)
-        for method, values in zip(chosen, maps, strict=True)
+        method.label: torch.cat([part[place] for part in parts])
+        for place, method in enumerate(chosen)
     }
     single = callable(methods) or not isinstance(methods, Iterable)
     if single or (isinstance(methods, str) and methods not in ("all", "registered")):
@@ -189,7 +182,7 @@ def _allowed(
 @renamed(images="data")
 def evaluate(
     model: ModelLike,
-    data: Tensor | np.ndarray | ImageData | Iterable[Any] | str | Path,
+    data: Any,
     methods: MethodLike | Iterable[MethodLike] | None = None,
     metrics: MetricLike | Iterable[MetricLike] = "all",
     *,
@@ -229,13 +222,13 @@ def evaluate(
 
     Args:
         model: a Model, a torch module or a name.
-        data: images [B, C, H, W] normalised for the model, a list, a loader, a data set, a folder
-            or "bundled:cifar10".
+        data: images [B, C, H, W] normalised for the model, or whatever `fs.load_data` takes: a
+            folder, a pattern or another name, PIL images, a list, a data set, a loader.
         methods: names, Methods or functions (module, images, target) -> maps; "all" are the
             papers'. The default is "all", or none if `maps` are given. Of several, those that the
             model does not allow are left out and named in `result.left_out`.
         metrics: names, Metrics or functions of Responses; "all" are the papers' five.
-        labels: [B], for `auc`, target="label" and accuracy.
+        labels: [B], for `auc`, target="label" and accuracy, where the data has none of its own.
         maps: maps from anywhere, by name: [B, H, W] or coarser, with channels to sum, patch vectors
             [B, P], a list with a map for each image, a dict or a folder of files by their names.
         target: whose probability is watched: "predicted", "label", a class or [B].
@@ -250,7 +243,7 @@ def evaluate(
         precision: of the perturbed passes: auto, fp64, fp32, tf32, fp16, bf16.
         tolerance: visit images in random order, and stop when every mean is known to within it.
         batch_size: inputs per model call; "auto" chooses once.
-        limit: use only so many images, spread evenly, of data by name.
+        limit: use only so many images, spread evenly.
         checkpoint: local weights of a model by name.
         pretrained: fetch the library's own weights of a model by name.
         pictures: of how many images small pictures and maps are kept for the report's gallery.
@@ -388,7 +381,14 @@ def _prepare(
     names = {"model": model_name, "data": data_name, "methods": method_names}
     request = check_request(kind, {**names, "metrics": metric_names, **options})
     held = Given(model=model, data=data, methods=methods, metrics=metrics, **given)
-    return prepare_request(request, held)
+    return prepare_typed(request, held)
+
+
+def prepare_typed(request: Request, given: Given) -> Prepared:
+    """The same of names that a person typed, among which there may be Python code."""
+    if isinstance(request, Perturb):
+        request, given = with_code(request, given)
+    return prepare_request(request, given)
 
 
 def prepare_request(request: Request, given: Given | None = None) -> Prepared:
@@ -638,18 +638,62 @@ def _target(target: Any) -> tuple[Tensor | None, str | int]:
     return numbers, f"given:{digest.hexdigest()}"
 
 
-def _explain_target(images: Tensor, target: Tensor | int | None) -> Tensor | None:
-    if target is None:
-        return None
-    goal = class_numbers("target", target).to(images.device)
-    if goal.ndim == 0:
-        goal = goal.expand(len(images))
-    if goal.shape != (len(images),):
-        raise FaithscopeError(
-            f"target must be a class or one class for each of the {len(images)} images, got shape "
-            f"{list(goal.shape)}."
+def _batches_to_explain(data: ImageData) -> Iterator[Batch]:
+    """Images batch by batch, in their order: all of one shape, none left out."""
+    first: list[int] | None = None
+    for batch in data.batches(EXPLAIN_BATCH):
+        for left in batch.skipped:
+            raise FaithscopeError(
+                f"The image '{left.sample}' cannot be explained: {left.reason}; take it out, or "
+                "use fs.evaluate, which leaves it out."
+            )
+        shape = list(batch.images.shape[1:])
+        if first is not None and shape != first and len(batch.images):
+            raise FaithscopeError(
+                f"The images have several shapes, {first} and {shape}, so that their maps are not "
+                "one tensor: explain those of one shape at a time."
+            )
+        if len(batch.images):
+            first = shape
+            yield batch
+    if first is None:
+        raise FaithscopeError("There are no images: give at least one.")
+
+
+def _explained(
+    model: Model,
+    batch: Batch,
+    images: Tensor,
+    goal: Tensor | None,
+    methods: Sequence[Method],
+    *,
+    seed: int,
+    size: int,
+) -> tuple[list[Tensor], int]:
+    """The maps of a batch by each method, and how many images fitted into memory together."""
+    pairs = [(method, 0) for method in methods]
+    try:
+        maps, size, _ = explain_images(
+            model, images, goal, pairs, keys=batch.keys, seed=seed, batch_size=size
         )
-    return goal
+    except FaithscopeError:
+        raise
+    except Exception as error:
+        _check_fit(model, images, goal)
+        labels = ", ".join(method.label for method in methods)
+        raise FaithscopeError(
+            f"{labels}: these images cannot be explained ({said(error)}): choose other methods, or "
+            "fs.evaluate, which leaves out what fails."
+        ) from error
+    return maps, size
+
+
+def _check_targets(goals: Tensor | None, count: int) -> None:
+    if goals is not None and goals.ndim and goals.shape != (count,):
+        raise FaithscopeError(
+            f"target must be a class or one class for each of the {count} images, got shape "
+            f"{list(goals.shape)}."
+        )
 
 
 def _check_fit(model: Model, images: Tensor, target: Tensor | None) -> None:

@@ -66,6 +66,12 @@ def check_encodable(what: str, name: str) -> None:
         ) from None
 
 
+def first_line(error: Exception) -> str:
+    """What an error says first, short enough for a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".:")[:200]
+
+
 def said(error: Exception) -> str:
     """An error of somebody's code in one line.
 

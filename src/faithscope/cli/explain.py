@@ -100,11 +100,12 @@ def explain(
     )
     with waiting(f"loading {request.model}"):
         from faithscope.api import prepare_request
-        from faithscope.probes.perturb.probe import load_named_model, with_model
+        from faithscope.probes.perturb.probe import load_named_model, with_code, with_model
 
-        loaded = load_named_model(request)
+        loaded = load_named_model(request, allow_code=True)
         inputs = _read_input(image, loaded)
-        prepared = prepare_request(with_model(request), Given(model=loaded, data=inputs))
+        given = Given(model=loaded, data=inputs)
+        prepared = prepare_request(*with_code(with_model(request), given))
     result = run_with_progress(prepared)
     note_left_out(result.left_out)
     methods = result.manifest.plan.request.methods or ()

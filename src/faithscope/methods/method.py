@@ -27,6 +27,7 @@ from faithscope.registry import (
     listed,
     parse_spec,
 )
+from faithscope.request.code import as_code
 
 GRANULARITIES = ("pixel", "patch", "token", "any")
 MODALITIES = ("image", "text")
@@ -66,6 +67,8 @@ class Method:
     traits: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda options: {}
     suits: Callable[[Model], None] = lambda model: None
     """Refuses a model that it is not for."""
+    fingerprint: str = ""
+    """A hash of the file that it comes from, if that is somebody's own."""
 
     @property
     def label(self) -> str:
@@ -75,7 +78,7 @@ class Method:
     @property
     def defaults(self) -> dict[str, Any]:
         """Every option and its default: the function's keyword-only arguments, and precision."""
-        own = _options(self.function)
+        own = function_options(self.function)
         return {**own, "precision": "fp64"} if "relevance" in self.needs else own
 
     @property
@@ -87,7 +90,7 @@ class Method:
             hints = {}
         found = {
             name: get_args(hints[name])
-            for name in _options(self.function)
+            for name in function_options(self.function)
             if get_origin(hints.get(name)) is Literal
         }
         return {**found, "precision": tuple(PRECISIONS)} if "relevance" in self.needs else found
@@ -241,7 +244,7 @@ def _register(
             modality=modality,
             summary=(inspect.getdoc(function) or "").partition("\n")[0],
             traits=traits,
-            **traits(_options(function)),
+            **traits(function_options(function)),
         )
         METHODS.of(modality).register(name, made)
         return function
@@ -249,7 +252,7 @@ def _register(
     return decorate
 
 
-def _options(function: Callable[..., Any]) -> dict[str, Any]:
+def function_options(function: Callable[..., Any]) -> dict[str, Any]:
     """A function's keyword-only arguments and their defaults."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -289,6 +292,10 @@ def method(name: str | Attributes, *, modality: str = "image", **options: Any) -
         from faithscope.methods.captum import captum_method
 
         return captum_method(name, options)
+    if (code := as_code(name)) is not None and modality == "image":
+        from faithscope.methods.code import code_method
+
+        return code_method(replace(code, options=options))
     return METHODS.of(modality)[name].with_options(**options)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from faithscope.data.images import class_numbers
+from faithscope.data.labels import class_numbers
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError
 

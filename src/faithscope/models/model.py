@@ -26,7 +26,8 @@ class Model:
 
     `transform` turns a PIL image into the model's input [C, H, W]; `mean` and `std` are its
     normalisation; `patch_size` is in pixels; `vit` is the view of its attention, or a sentence
-    saying what was not found; `weights` says where its weights come from.
+    saying what was not found; `weights` says where its weights come from; `origin`, where its name
+    does not say it, what it was loaded from.
     """
 
     module: nn.Module
@@ -39,6 +40,7 @@ class Model:
     patch_size: tuple[int, int] | None = None
     vit: ViTView | str = ""
     weights: str = "as given"
+    origin: str = ""
     _hashed: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError, choose, quoted, shortened, shown, unknown
 from faithscope.models.attention import AttentionView
+from faithscope.models.code import built
 from faithscope.models.model import Model
 from faithscope.models.options import SAFE, check_config, check_memory, check_safe, not_loaded
 from faithscope.models.vit import READOUTS, as_pair, find_patch_size, find_vit
 from faithscope.registry import Registry, listed, parse_spec
+from faithscope.request.code import as_code, split_label
 
 Source = Callable[..., Model]
 SOURCES: Registry[Source] = Registry("model source", group="faithscope.models")
@@ -40,7 +42,8 @@ def load_model(
         name: ``timm:NAME``, ``hf:ID or folder``, ``torchvision:NAME``, ``bundled:NAME`` or
             ``file:WEIGHTS.safetensors`` with its card, ``WEIGHTS.json``, beside it; options of the
             model's constructor may follow in brackets, ``timm:NAME(img_size=32)``, as far as they
-            are known to be safe.
+            are known to be safe. ``FILE.py:NAME`` runs your own file and takes a module, or what a
+            function gives, out of it. ``LABEL=NAME`` calls the model LABEL in tables.
         pretrained: fetch the library's weights (needs a network or a cache).
         checkpoint: a local file of weights instead, safetensors or a torch state dict.
         device: "auto" is a GPU if there is one, else the CPU.
@@ -48,18 +51,20 @@ def load_model(
     """
     if not isinstance(name, str):
         raise FaithscopeError(f"A model is named by a text, got {type(name).__name__}.")
-    kind, colon, rest = name.partition(":")
+    label, plain = split_label(name)
+    code = as_code(plain)
+    kind, colon, rest = plain.partition(":")
     if not colon or not rest:
         raise FaithscopeError(
             f"A model is named 'source:name', got '{name}': for example 'bundled:cifar10_vit', "
-            "'timm:vit_base_patch16_224', 'hf:google/vit-base-patch16-224' or "
-            "'torchvision:vit_b_16'."
+            "'timm:vit_base_patch16_224', 'hf:google/vit-base-patch16-224', "
+            "'torchvision:vit_b_16' or 'mynet.py:build'."
         )
     chosen = choose_device(device)
     state = None if checkpoint is None else read_checkpoint(Path(checkpoint))
     identifier, options = parse_spec(rest)
     fetch = pretrained and state is None
-    if kind in SAFE:
+    if kind in SAFE and code is None:
         check_safe(kind, identifier, options)
     if trust_remote_code:
         if kind != "hf":
@@ -67,12 +72,19 @@ def load_model(
                 f"trust_remote_code is for models of Hugging Face, hf:…, not for '{name}'."
             )
         options = {**options, "trust_remote_code": True}
-    model = SOURCES[kind](identifier, pretrained=fetch, state=state, options=options)
+    if code is not None:
+        model = as_model(built(code))
+    else:
+        model = SOURCES[kind](identifier, pretrained=fetch, state=state, options=options)
     if state is not None:
         load_state(model.module, state, str(checkpoint))
     model.module.eval()
     weights = "pretrained" if fetch else "random" if state is None else f"checkpoint {checkpoint}"
-    return replace(model, name=name, weights=weights).to(chosen)
+    origin = plain if label else ""
+    if code is not None:
+        weights = "as given" if state is None else weights
+        plain, origin = str(code), f"{code}, {code.digest}"
+    return replace(model, name=label or plain, weights=weights, origin=origin).to(chosen)
 
 
 def wrap(
@@ -282,6 +294,7 @@ def _hugging_face(
     def build() -> nn.Module:
         config = AutoConfig.from_pretrained(name, **shape, **where, **trust)
         check_config(f"hf:{name}", config)
+        _check_modality(f"hf:{name}", config)
         if pretrained:
             loaded: nn.Module = AutoModelForImageClassification.from_pretrained(
                 name, config=config, **how, **where, **trust
@@ -303,6 +316,25 @@ def _hugging_face(
     looks = _fetch(f"hf:{name}", lambda: _looks(processor))
     labels = _fetch(f"hf:{name}", lambda: [config.id2label[i] for i in sorted(config.id2label)])
     return wrap(module, name=f"hf:{name}", transform=transform, classes=labels, **looks)
+
+
+def _check_modality(name: str, config: Any) -> None:
+    """Refuse a model of texts, or of anything else of which no image classifier is known."""
+    from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
+
+    own = getattr(config, "auto_map", None) or {}
+    if type(config) in AutoModelForImageClassification._model_mapping or own:
+        return
+    kind = getattr(config, "model_type", type(config).__name__)
+    if type(config) in AutoModelForSequenceClassification._model_mapping:
+        raise FaithscopeError(
+            f"'{name}' is a model of texts ({kind}), and an image classifier is needed here: for "
+            f"texts use `faithscope roar --model {name}`, or fs.roar."
+        )
+    raise FaithscopeError(
+        f"Hugging Face has no image classifier of the kind '{kind}', which '{name}' is: name an "
+        "image classifier, or give a module to fs.wrap."
+    )
 
 
 def _looks(processor: Any) -> dict[str, Any]:

@@ -27,7 +27,8 @@ class Request(BaseModel):
     model: Annotated[
         str,
         Option(
-            "timm:…, hf:…, torchvision:…, bundled:… or file:…; see `list models`.",
+            "timm:…, hf:…, torchvision:…, bundled:…, file:… or your own FILE.py:NAME; "
+            "LABEL=NAME labels it. See `list models`.",
             "the name of a model",
             metavar="NAME",
             aliases=("models",),
@@ -37,8 +38,8 @@ class Request(BaseModel):
     data: Annotated[
         str,
         Option(
-            "A folder, bundled:cifar10, cifar10:DIR, imagenet:DIR, hf:ID, array:FILE; see "
-            "`list data`.",
+            "A folder, a file, 'photos/*.jpg', bundled:cifar10, cifar10:DIR, imagenet:DIR, hf:ID, "
+            "array:FILE; see `list data`.",
             "the name of a data set or a path",
             metavar="NAME",
             aliases=("images", "dataset", "datasets"),
@@ -144,10 +145,11 @@ class Perturb(Request):
     methods: Annotated[
         Names | None,
         Option(
-            "'all' are the papers' methods, 'registered' all of them; see `list methods`. "
-            "[default: all, or none if maps are given]",
+            "'all' are the papers' methods, 'registered' all of them, FILE.py:NAME your own; see "
+            "`list methods`. [default: all, or none if maps are given]",
             "names of methods",
             metavar=SPECS,
+            also=("method",),
             differs="freely",
         ),
     ] = None
