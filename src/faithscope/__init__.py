@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from faithscope.metrics import Metric, metric, racu, register_metric, saco
     from faithscope.models import Model, load_model, wrap
     from faithscope.request import Given, Perturb, Retrain
-    from faithscope.result import Result, load_result
+    from faithscope.result import Comparison, Result, load_result
     from faithscope.runs.scheduler import Forecast, Progress
     from faithscope.studies import Runs, Study, load_results, load_study, run_study
-    from faithscope.verdicts.compare import Comparison
 
 _NAMES = {
     "api": "Prepared compare evaluate explain prepare prepare_roar roar",
@@ -36,10 +35,9 @@ _NAMES = {
     "metrics": "Metric metric racu register_metric saco",
     "models": "Model load_model wrap",
     "request": "Given Perturb Retrain",
-    "result": "Result load_result",
+    "result": "Comparison Result load_result",
     "runs.scheduler": "Forecast Progress",
     "studies": "Runs Study load_results load_study run_study",
-    "verdicts.compare": "Comparison",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = [

@@ -42,7 +42,7 @@ from faithscope.request import (
     as_place,
     check_request,
 )
-from faithscope.result import Result, as_result, load_result, named_objects
+from faithscope.result import Comparison, Result, as_result, load_result, named_objects
 from faithscope.runs import parcel
 from faithscope.runs.executor import Executor, Planned
 from faithscope.runs.local import Local
@@ -52,7 +52,7 @@ from faithscope.runs.run import Run, check_defined
 from faithscope.runs.scheduler import Forecast, Report, Scheduler, State, forecast, look
 from faithscope.runs.stages import KEEP_EVERY
 from faithscope.runs.store import Store, begun_plan, check_folder
-from faithscope.verdicts.compare import Comparison, compare_findings
+from faithscope.verdicts.compare import compare_findings
 
 if TYPE_CHECKING:
     from faithscope.runs.ray import Crew
@@ -568,13 +568,14 @@ def compare(
     one, other = (
         source if isinstance(source, Result) else load_result(source) for source in (first, second)
     )
-    return compare_findings(
+    found = compare_findings(
         one,
         other,
         methods=None if methods is None else _words("method", methods),
         metrics=None if metrics is None else _words("metric", metrics),
         allow=_words("option", allow),
     )
+    return Comparison(**vars(found))
 
 
 def _words(kind: str, given: Any) -> list[str]:

@@ -30,9 +30,10 @@ from faithscope.verdicts.sentences import failed_line
 if TYPE_CHECKING:
     from faithscope.api import Prepared
     from faithscope.cli.synthetic import SyntheticResult
+    from faithscope.report.summary import Summary
     from faithscope.result import Result
     from faithscope.runs.scheduler import Forecast, Progress
-    from faithscope.verdicts.compare import Comparison
+    from faithscope.verdicts.compare import Differences
     from faithscope.verdicts.findings import Findings
 
 QUIET_SECONDS = 10.0
@@ -241,38 +242,35 @@ def run_with_progress(prepared: Prepared, forecast: Forecast | None = None) -> R
 
 def show_result(found: Findings) -> None:
     """Print what was measured, the table, how to read it, and the verdict in words."""
-    from faithscope.report.tables import WAYS, choices_of, marks, scores_table
-    from faithscope.verdicts import sentences
+    from faithscope.report.summary import summary_of
 
-    say(_heading(found))
-    say(" · ".join(choices_of(found)))
+    summary = summary_of(found)
+    for line in summary.heading.values():
+        say(line)
+    _show_summary(summary)
+
+
+def show_comparison(compared: Differences) -> None:
+    """Print what differs between two runs, the table of differences, and the verdict in words."""
+    from faithscope.report.summary import summary_of_two
+
+    summary = summary_of_two(compared)
+    for name, line in summary.heading.items():
+        say(f"{name:<9}{line}")
+    _show_summary(summary)
+
+
+def _show_summary(summary: Summary) -> None:
     say()
-    show(scores_table(found))
-    say(f"Mean with its 95 % interval over {found.replicate.word}s; {WAYS}.", "dim")
-    if any(row["verdict"] for row in found.rows):
-        say(f"{marks(found)}.", "dim")
-    if found.trainings.num_rows:
-        say(sentences.ends_sentence(found))
-    headline = sentences.headline(found)
-    for line in (*sentences.flags(found), *sentences.warnings(found)):
-        if line not in headline:
-            say(line, "yellow")
-    say(f"\n{headline}", "bold")
-    _bullets([*sentences.verdicts(found), *sentences.metric_verdicts(found)])
-    if found.manifest.stopping is not None:
-        say(f"  {sentences.stopping(found.manifest.stopping)}")
-
-
-def _heading(found: Findings) -> str:
-    """The model, the data and how much of it."""
-    from faithscope.verdicts.sentences import counted, percent
-
-    model, data = found.manifest.model, found.manifest.data
-    is_untrained = model.weights == "random" and model.recipe is None
-    untrained = ", random weights," if is_untrained else ""
-    right = "" if data.accuracy is None else f" (accuracy {percent(data.accuracy)})"
-    count = counted(len(found.replicates), found.replicate.word)
-    return f"{model.name}{untrained} on {data.name}: {count}{right}"
+    show(summary.table)
+    for line in summary.keys():
+        say(line, "dim")
+    for line in summary.said:
+        say(line)
+    for line in summary.warnings:
+        say(line, "yellow")
+    say(f"\n{summary.headline}", "bold")
+    _bullets(summary.verdicts)
 
 
 def _bullets(lines: Sequence[str]) -> None:
@@ -281,44 +279,6 @@ def _bullets(lines: Sequence[str]) -> None:
         for line in lines:
             grid.add_row("  •", Text(printable(line)))
         show(grid)
-
-
-def show_comparison(comparison: Comparison) -> None:
-    """Print what differs between two runs, the table of differences, and the verdict in words."""
-    from faithscope.report.tables import comparison_table
-
-    for place, found in (("first", comparison.first), ("second", comparison.second)):
-        say(f"{place:<9}{_heading(found)}")
-    say(f"differs  {'; '.join(comparison.differs) or 'nothing'}")
-    say(f"shared   {_shared(comparison)}")
-    for line in (*_left_out(comparison), *comparison.notes):
-        say(line, "yellow")
-    say()
-    table = comparison_table(comparison)
-    show(table)
-    say(f"{table.caption}.", "dim")
-    say(f"\n{comparison.headline()}", "bold")
-    _bullets(comparison.sentences())
-
-
-def _shared(comparison: Comparison) -> str:
-    from faithscope.verdicts.sentences import counted
-
-    alone = {"first": comparison.only_first, "second": comparison.only_second}
-    lone = [f"{count:,} only in the {place} run" for place, count in alone.items() if count]
-    shared = counted(len(comparison.replicates), comparison.replicate.word)
-    return f"{shared}, {' and '.join(lone)}" if lone else shared
-
-
-def _left_out(comparison: Comparison) -> list[str]:
-    from faithscope.verdicts.sentences import counted
-
-    kinds = {"method": comparison.lone_methods, "metric": comparison.lone_metrics}
-    return [
-        f"{counted(len(names), kind)} in only one run left out: {', '.join(names)}."
-        for kind, names in kinds.items()
-        if names
-    ]
 
 
 def show_sensitivity(rows: Iterable[Mapping[str, Any]]) -> None:

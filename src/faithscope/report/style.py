@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from faithscope.errors import FaithscopeError
-from faithscope.report.table import keep_together
+from faithscope.markup import keep_together
 from faithscope.runs.files import write_output
 
 Array = NDArray[np.float64]
