@@ -48,6 +48,7 @@ from faithscope.runs.executor import Executor, Planned
 from faithscope.runs.local import Local
 from faithscope.runs.parcel import Parcel, Unpacked
 from faithscope.runs.plan import Plan
+from faithscope.runs.progress import following
 from faithscope.runs.run import Run, check_defined
 from faithscope.runs.scheduler import Forecast, Report, Scheduler, State, forecast, look
 from faithscope.runs.stages import KEEP_EVERY
@@ -196,7 +197,7 @@ def evaluate(
     out: str | Path | None = None,
     strict: bool = False,
     trust_remote_code: bool = False,
-    progress: Report | None = None,
+    progress: Report | bool | None = None,
 ) -> Result:
     """Measure how faithful explanations are to the model they explain.
 
@@ -238,7 +239,8 @@ def evaluate(
         strict: stop with an error where something would be left out: an image that cannot be read,
             or that the model or a method fails on, or a score that is not defined.
         trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
-        progress: called with where the run is, for a progress bar.
+        progress: None draws a bar where somebody is watching, a terminal or a notebook; False is
+            silent; a function is called with where the run is.
     """
     asked = dict(locals())
     asked.pop("progress")
@@ -271,7 +273,7 @@ def roar(
     keep_every: float = 5.0,
     strict: bool = False,
     trust_remote_code: bool = False,
-    progress: Report | None = None,
+    progress: Report | bool | None = None,
 ) -> Result:
     """Measure how faithful measures for text are: mask what they point to, retrain, test.
 
@@ -302,7 +304,8 @@ def roar(
         strict: stop with an error where something would be left out: a measure that the model
             cannot give, or a score that is not defined.
         trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
-        progress: called with where the run is, for a progress bar.
+        progress: None draws a bar where somebody is watching, a terminal or a notebook; False is
+            silent; a function is called with where the run is.
     """
     asked = dict(locals())
     asked.pop("progress")
@@ -458,15 +461,18 @@ class Prepared:
                 return Forecast(cost, self.planned.expected * per.get(unit, 0.0), 1)
             return forecast(state, tasks, self.executor.measure, self.executor.workers)
 
-    def run(self, progress: Report | None = None) -> Result:
+    def run(self, progress: Report | bool | None = None) -> Result:
         """Run every task that is not finished yet, and collect them all.
 
         With a folder, finished tasks are kept there, and the same request that was stopped resumes.
         """
-        if progress is not None and not callable(progress):
-            raise FaithscopeError(f"progress must be a function, got {shown(progress)}.")
         kept = "" if self.out is None else str(self.out)
-        with enough_memory(kept), loaders_named(), Store.open(self.out, self.plan) as store:
+        with (
+            enough_memory(kept),
+            loaders_named(),
+            following(self.probe.unit, progress) as report,
+            Store.open(self.out, self.plan) as store,
+        ):
             found = store.finished()
             if found is not None:
                 self._check_finished(found)
@@ -475,12 +481,8 @@ class Prepared:
                 is_whole = state is None or not state.todo  # what is kept beside the tables, too
                 if is_whole or store.refusal is not None:
                     return as_result(found)
-            scheduler = Scheduler(
-                store,
-                self.probe.unit,
-                rule=self.probe.rule(self.plan),
-                report=progress or (lambda _: None),
-            )
+            rule = self.probe.rule(self.plan)
+            scheduler = Scheduler(store, self.probe.unit, rule=rule, report=report)
             tasks = self.planned.tasks
             if isinstance(tasks, list):
                 scheduler.begin(tasks)

@@ -9,16 +9,11 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, Task
-from rich.progress import Progress as Bar
-from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -32,12 +27,10 @@ if TYPE_CHECKING:
     from faithscope.cli.synthetic import SyntheticResult
     from faithscope.report.summary import Summary
     from faithscope.result import Result
-    from faithscope.runs.scheduler import Forecast, Progress
+    from faithscope.runs.scheduler import Forecast
     from faithscope.verdicts.compare import Differences
     from faithscope.verdicts.findings import Findings
 
-QUIET_SECONDS = 10.0
-"""How often progress says a word where there is no bar."""
 NAMED = 10
 """How many left-out samples are named before the rest is only counted."""
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -119,6 +112,8 @@ def _finite(data: Any) -> Any:
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
     """Show on a terminal that something is going on; say nothing elsewhere."""
+    from faithscope.runs.progress import moves
+
     err = screen(stderr=True)
     if not moves(err):
         yield
@@ -127,114 +122,12 @@ def waiting(text: str) -> Iterator[None]:
         yield
 
 
-def moves(console: Console) -> bool:
-    """Whether a bar can be drawn again and again."""
-    return console.is_terminal and not console.is_dumb_terminal
-
-
-# Progress
-
-
-@dataclass
-class Pace:
-    """How fast a run goes and how long it will still take, in the unit of its probe."""
-
-    unit: str
-    forecast: Forecast | None = None
-    place: Progress | None = None
-    before: float = 0.0
-    """What was done when it began."""
-    started: float = field(default_factory=lambda: time.perf_counter())
-
-    def move(self, place: Progress) -> None:
-        """Take note of where the run is."""
-        if self.place is None:
-            self.before = place.done
-        self.place = place
-
-    @property
-    def doing(self) -> str:
-        """What is going on."""
-        return "beginning" if self.place is None else self.place.doing
-
-    @property
-    def share(self) -> float:
-        """How much of the run is done."""
-        return 0.0 if self.place is None else self.place.done / max(self.place.total, 1e-9)
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the beginning."""
-        return time.perf_counter() - self.started
-
-    def seconds_left(self) -> float | None:
-        """By the forecast until something is done, then by the rate so far, the more the more is.
-
-        A rate is misleading at first, since explaining comes before what is counted.
-        """
-        done = 0.0 if self.place is None else self.place.done - self.before
-        if self.place is None or done <= 0:
-            return None if self.forecast is None else max(0.0, self.forecast.seconds - self.elapsed)
-        share = done / (self.place.total - self.before)  # of what was still to do
-        whole = self.elapsed / share
-        if self.forecast is not None:
-            whole = share * whole + (1 - share) * self.forecast.seconds
-        return (1 - share) * whole
-
-    def __str__(self) -> str:
-        parts = []
-        if self.place is not None:
-            parts.append(f"{self.place.done:,.0f}/{self.place.total:,.0f} {self.unit}")
-            rate = (self.place.done - self.before) / max(self.elapsed, 1e-9)
-            if rate > 0:
-                slow = f"{60 * rate:,.1f} per minute"
-                parts.append(f"{rate:,.0f} per second" if rate >= 10 else slow)
-        if (left := self.seconds_left()) is not None:
-            parts.append(f"{clock(left)} left")
-        return " · ".join(parts)
-
-
-def clock(seconds: float) -> str:
-    """Write minutes and seconds, with hours where there are any."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-class Words(ProgressColumn):
-    """A column of a progress bar that is read off the pace whenever the bar is drawn."""
-
-    def __init__(self, words: Callable[[], str]) -> None:
-        super().__init__(table_column=Column(no_wrap=True))
-        self._words = words
-
-    def render(self, task: Task) -> Text:
-        return Text(printable(self._words()))
-
-
 def run_with_progress(prepared: Prepared, forecast: Forecast | None = None) -> Result:
     """Run, showing on stderr what is going on, the rate and the time left."""
-    err, pace = screen(stderr=True), Pace(prepared.probe.unit, forecast)
-    if moves(err):
-        columns = (Words(lambda: pace.doing), BarColumn(bar_width=None), Words(lambda: str(pace)))
-        with Bar(*columns, console=err, transient=True, expand=True) as bar:
-            task = bar.add_task("", total=1.0)
+    from faithscope.runs.progress import following
 
-            def draw(place: Progress) -> None:
-                pace.move(place)
-                bar.update(task, completed=pace.share)
-
-            return prepared.run(draw)
-    spoken = time.perf_counter()
-
-    def speak(place: Progress) -> None:
-        nonlocal spoken
-        pace.move(place)
-        if time.perf_counter() - spoken >= QUIET_SECONDS:
-            spoken = time.perf_counter()
-            err.print(printable(f"{pace.share:4.0%} · {pace.doing} · {pace}"))
-
-    return prepared.run(speak)
+    with following(prepared.probe.unit, True, forecast) as report:
+        return prepared.run(report)
 
 
 # Runs
