@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from faithscope.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from faithscope import plot
     from faithscope.api import Prepared, compare, evaluate, explain, prepare, prepare_roar, roar
     from faithscope.cli.synthetic import synthetic_problem
     from faithscope.data import load_data
@@ -69,6 +70,7 @@ __all__ = [
     "measure",
     "method",
     "metric",
+    "plot",
     "prepare",
     "prepare_roar",
     "racu",
@@ -84,10 +86,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'faithscope' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "plot":
+        return import_module("faithscope.plot")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'faithscope' has no attribute {name!r}")
     return getattr(import_module(f"faithscope.{_HOMES[name]}"), name)
 
 
