@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 import numpy as np
 import torch
@@ -89,6 +89,40 @@ def renamed(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorate
 
 
+# A list of names is no name, but to a type checker a name is iterable: the overloads overlap.
+@overload
+def explain(  # type: ignore[overload-overlap]
+    model: ModelLike,
+    data: Tensor | np.ndarray,
+    methods: Literal["all", "registered"],
+    *,
+    target: Tensor | int | None = ...,
+    units: Literal["pixels", "patches"] = ...,
+    upsample: Literal["bilinear", "nearest"] = ...,
+    seed: int = ...,
+) -> dict[str, Tensor]: ...
+@overload
+def explain(  # type: ignore[overload-overlap]
+    model: ModelLike,
+    data: Tensor | np.ndarray,
+    methods: MethodLike,
+    *,
+    target: Tensor | int | None = ...,
+    units: Literal["pixels", "patches"] = ...,
+    upsample: Literal["bilinear", "nearest"] = ...,
+    seed: int = ...,
+) -> Tensor: ...
+@overload
+def explain(
+    model: ModelLike,
+    data: Tensor | np.ndarray,
+    methods: Iterable[MethodLike],
+    *,
+    target: Tensor | int | None = ...,
+    units: Literal["pixels", "patches"] = ...,
+    upsample: Literal["bilinear", "nearest"] = ...,
+    seed: int = ...,
+) -> dict[str, Tensor]: ...
 @renamed(images="data")
 def explain(
     model: ModelLike,

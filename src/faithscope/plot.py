@@ -115,7 +115,7 @@ def intervals(
     result: Findings, *, metrics: str | Iterable[str] | None = None, ax: Panels | None = None
 ) -> Figure:
     """Mean and 95 % interval of every method beside random attribution, one panel per metric."""
-    found = _result(result)
+    found = _over_images(result)
     chosen = _chosen("metric", metrics, found.metrics)
     return _figure(plots.intervals(found, chosen, _axes(ax)), ax, "")
 
@@ -124,7 +124,7 @@ def radar(
     result: Findings, *, methods: str | Iterable[str] | None = None, ax: Panels | None = None
 ) -> Figure:
     """The profile of every method over the metrics, one wheel per method, outward is better."""
-    found = _result(result)
+    found = _over_images(result)
     chosen = _chosen("method", methods, found.methods)
     why = "a profile needs at least three metrics and three methods, random ones among them"
     return _figure(plots.radar(found, chosen, _axes(ax)), ax, why)
@@ -143,16 +143,14 @@ def curves(result: Findings, *, ax: Panels | None = None) -> Figure:
 
 def correlations(result: Findings, *, ax: Panels | None = None) -> Figure:
     """Whether metrics agree on which method is better: a triangle of rank correlations."""
-    found = _result(result)
     why = "that needs at least two metrics and three methods, random ones among them"
-    has_samples = bool(found.samples.num_rows)
-    return _figure(plots.correlations(found, _axes(ax)) if has_samples else None, ax, why)
+    return _figure(plots.correlations(_over_images(result), _axes(ax)), ax, why)
 
 
 def k_choice(result: Findings, *, ax: Panels | None = None) -> Figure:
     """Mean SaCo of every method at each K, of a run with several: k=[5, 10, 20]."""
     why = "the run has one K: evaluate with several, as in k=[5, 10, 20]"
-    return _figure(lines.k_choice(_result(result), _axes(ax)), ax, why)
+    return _figure(lines.k_choice(_over_images(result), _axes(ax)), ax, why)
 
 
 def sparsity(result: Findings, *, ax: Panels | None = None) -> Figure:
@@ -185,6 +183,16 @@ def _result(result: Any) -> Findings:
             f"{shown(result)}."
         )
     return result
+
+
+def _over_images(result: Any) -> Findings:
+    found = _result(result)
+    if not found.samples.num_rows:
+        raise FaithscopeError(
+            "This plot is of an evaluation over images: fs.plot.curves and fs.plot.sparsity draw a "
+            "run of ROAR."
+        )
+    return found
 
 
 def _chosen(kind: str, names: Any, known: Sequence[str]) -> list[str] | None:

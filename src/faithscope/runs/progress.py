@@ -149,11 +149,13 @@ def _notebook_bar(pace: Pace) -> Iterator[Report]:
 
     def draw(place: Progress) -> None:
         nonlocal bar
+        doing = printable(place.doing)
         if bar is None:
-            options = {"initial": round(place.done), "delay": SHORT_SECONDS, "leave": False}
-            bar = tqdm(total=round(place.total), unit=f" {pace.unit}", **options)
+            counted = {"initial": round(place.done), "unit": f" {pace.unit}"}
+            looks = {"desc": doing, "delay": SHORT_SECONDS, "leave": False}
+            bar = tqdm(total=round(place.total), **counted, **looks)
         bar.total = round(place.total)
-        bar.set_description(printable(place.doing), refresh=False)
+        bar.set_description(doing, refresh=False)
         bar.update(round(place.done) - bar.n)
 
     try:
