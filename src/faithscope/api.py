@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
 from faithscope.data.images import loaders_named
 from faithscope.data.text import TextData
-from faithscope.errors import FaithscopeError, said, shown
+from faithscope.errors import FaithscopeError, said, shown, warn
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
@@ -551,10 +550,9 @@ class Prepared:
         wanted = getattr(self.request, "pictures", 0)
         kept = len(run.pictures["sample"].unique())
         if kept < min(wanted, run.samples.num_rows):
-            warnings.warn(
+            warn(
                 f"The run is finished and has kept pictures of {kept} images: choose another "
-                "folder to keep more.",
-                stacklevel=3,
+                "folder to keep more."
             )
 
 
