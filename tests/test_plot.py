@@ -11,6 +11,7 @@ from PIL import Image
 
 import faithscope as fs
 from conftest import randn, tiny_vit
+from faithscope.data.images import TensorImages
 from families import refused
 from roar_runs import make_roar
 
@@ -171,7 +172,9 @@ def test_what_cannot_be_drawn_is_said(model, images, maps, result, roar):
     with refused("limit must be"):
         fs.plot.heatmaps(images, maps, limit=0)
     with refused("images of one size"):
-        fs.plot.heatmaps([images[0], images[1, :, :8, :8]], maps)
+        fs.plot.heatmaps(TensorImages([images[0], images[1, :, :8, :8]]), maps)
+    with refused("The images must be an array of numbers"):
+        fs.plot.heatmaps("photo.jpg", maps)
 
 
 def test_the_namespace_is_small_and_documented():

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from faithscope.data import ImageData, as_image_data, as_tensor
+from faithscope.data import as_tensor
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.models import Model
 from faithscope.registry import as_list
@@ -202,9 +202,10 @@ def _chosen(kind: str, names: Any, known: Sequence[str]) -> list[str] | None:
 
 
 def _pixels(images: Any) -> tuple[Tensor, Model | None]:
-    """The images of one shape, and the model that they were prepared for, where it is known."""
-    data: ImageData = as_image_data(images)
-    parts = [batch.images for batch in data.batches(MOST_IMAGES) if len(batch.images)]
+    """Images in one tensor, and the model that they were prepared for, where it is known."""
+    if not hasattr(images, "batches"):
+        return as_tensor(images, "The images"), None
+    parts = [batch.images for batch in images.batches(MOST_IMAGES) if len(batch.images)]
     if len({part.shape[1:] for part in parts}) != 1:
         raise FaithscopeError("Heat-maps are drawn of images of one size, got several or none.")
-    return torch.cat(parts), getattr(data, "model", None)
+    return torch.cat(parts), getattr(images, "model", None)
