@@ -49,7 +49,15 @@ from faithscope.runs.parcel import Parcel, Unpacked
 from faithscope.runs.plan import Plan
 from faithscope.runs.progress import following
 from faithscope.runs.run import Run, check_defined
-from faithscope.runs.scheduler import Forecast, Report, Scheduler, State, forecast, look
+from faithscope.runs.scheduler import (
+    Forecast,
+    Progress,
+    Report,
+    Scheduler,
+    State,
+    forecast,
+    look,
+)
 from faithscope.runs.stages import KEEP_EVERY
 from faithscope.runs.store import Store, begun_plan, check_folder
 from faithscope.verdicts.compare import compare_findings
@@ -99,6 +107,7 @@ def explain(  # type: ignore[overload-overlap]
     units: Literal["pixels", "patches"] = ...,
     upsample: Literal["bilinear", "nearest"] = ...,
     seed: int = ...,
+    progress: Report | bool | None = ...,
 ) -> dict[str, Tensor]: ...
 @overload
 def explain(  # type: ignore[overload-overlap]
@@ -110,6 +119,7 @@ def explain(  # type: ignore[overload-overlap]
     units: Literal["pixels", "patches"] = ...,
     upsample: Literal["bilinear", "nearest"] = ...,
     seed: int = ...,
+    progress: Report | bool | None = ...,
 ) -> Tensor: ...
 @overload
 def explain(
@@ -121,6 +131,7 @@ def explain(
     units: Literal["pixels", "patches"] = ...,
     upsample: Literal["bilinear", "nearest"] = ...,
     seed: int = ...,
+    progress: Report | bool | None = ...,
 ) -> dict[str, Tensor]: ...
 @renamed(images="data")
 def explain(
@@ -132,6 +143,7 @@ def explain(
     units: Literal["pixels", "patches"] = "pixels",
     upsample: Literal["bilinear", "nearest"] = "bilinear",
     seed: int = 0,
+    progress: Report | bool | None = None,
 ) -> Tensor | dict[str, Tensor]:
     """Explain images by one method or several, sharing the passes they need.
 
@@ -143,6 +155,8 @@ def explain(
         units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w].
         upsample: how patch maps become pixel maps, "bilinear" or "nearest".
         seed: of random methods.
+        progress: None draws a bar where somebody is watching, of many images; False is silent; a
+            function is called with how many are explained.
 
     Returns:
         Maps in the model's type (at least float32), those of LRP and random ones in float64.
@@ -164,17 +178,26 @@ def explain(
     chosen = resolve_methods(methods)
     size = (images.shape[-2], images.shape[-1])
     goal = _explain_target(images, target)
-    pairs = [(method, 0) for method in chosen]
+    pairs, keys = [(method, 0) for method in chosen], image_digests(images)
+    parts, done, size_of_batch = list[list[Tensor]](), 0, EXPLAIN_BATCH
     try:
-        maps, _, _ = explain_images(
-            model,
-            images,
-            goal,
-            pairs,
-            keys=image_digests(images),
-            seed=request.seed,
-            batch_size=EXPLAIN_BATCH,
-        )
+        with following("images", progress if len(images) > EXPLAIN_BATCH else False) as report:
+            while done < len(images):
+                report(Progress("explaining", "", done, len(images)))
+                some = slice(done, done + EXPLAIN_BATCH)
+                aim = None if goal is None else goal[some]
+                made, size_of_batch, _ = explain_images(
+                    model,
+                    images[some],
+                    aim,
+                    pairs,
+                    keys=keys[some],
+                    seed=request.seed,
+                    batch_size=size_of_batch,
+                )
+                parts.append(made)
+                done += EXPLAIN_BATCH
+        maps = [torch.cat(column) for column in zip(*parts, strict=True)]
     except FaithscopeError:
         raise
     except Exception as error:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import faithscope as fs
 from conftest import randn, toy
@@ -126,3 +127,18 @@ def test_the_bar_goes_when_the_run_fails(kind, request):
             report_all(report)
             raise ZeroDivisionError
     assert screen.getvalue().endswith(("\r", "\x1b[2K"))  # the line is empty again
+
+
+def test_explaining_many_images_is_followed_too():
+    images, told = randn(70, 3, 4, 4), []
+    whole = fs.explain(toy(4, 4), images, ["gradient", "random"], progress=told.append)
+    assert [(place.doing, place.done, place.total) for place in told] == [
+        ("explaining", done, 70) for done in (0, 32, 64)
+    ]
+    parts = [fs.explain(toy(4, 4), part, "random") for part in images.split(50)]
+    assert torch.equal(whole["random"], torch.cat(parts))
+    with terminal() as screen:
+        fs.explain(toy(4, 4), images[:3], "gradient")
+        assert screen.getvalue() == ""
+        fs.explain(toy(4, 4), images, "gradient")
+    assert "/70 images" in screen.getvalue()
