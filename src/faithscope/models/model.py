@@ -119,8 +119,10 @@ class Model:
         if isinstance(self.vit, ViTView):
             return self.vit
         raise FaithscopeError(
-            f"{needed_by} needs a ViT, but {self.vit} to fs.wrap(module, …), or choose methods "
-            "that need no attention."
+            f"{needed_by} needs a stack of attention blocks, but {self.vit}: choose methods that "
+            "need no attention, or give fs.wrap(module, attention=[…]) the attention module of "
+            "each block.",
+            reason=self.vit,
         )
 
     def class_name(self, index: int) -> str:

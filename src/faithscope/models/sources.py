@@ -19,7 +19,7 @@ from faithscope.errors import FaithscopeError, choose, quoted, shortened, shown,
 from faithscope.models.attention import AttentionView
 from faithscope.models.model import Model
 from faithscope.models.options import SAFE, check_config, check_memory, check_safe, not_loaded
-from faithscope.models.vit import as_pair, find_patch_size, find_vit
+from faithscope.models.vit import READOUTS, as_pair, find_patch_size, find_vit
 from faithscope.registry import Registry, listed, parse_spec
 
 Source = Callable[..., Model]
@@ -102,8 +102,10 @@ def wrap(
         transform: PIL image to input tensor; made from size, mean and std if those are given.
         attention: its attention modules, first block first, if they are not found.
         patch_size: size of a patch in pixels, if it is not found.
-        prefix_tokens: tokens before the patches (class, distillation, registers).
-        readout: "class" if the head reads the first token, "mean" if it pools the patches.
+        prefix_tokens: tokens before the patches (class, distillation, registers), if they are
+            not counted rightly.
+        readout: what the head reads, to be checked: "class" (the first token), "mean" (of the
+            patches), "all" (the mean of all tokens) or "attention" (an attention pool).
     """
     if not isinstance(module, nn.Module):
         raise FaithscopeError(f"fs.wrap takes a torch module, got {type(module).__name__}.")
@@ -112,7 +114,7 @@ def wrap(
     size = _given_pair("input_size", input_size) or _declared_size(module)
     patches = _given_pair("patch_size", patch_size)
     if readout is not None:
-        choose("readout", readout, ("class", "mean"))
+        choose("readout", readout, READOUTS)
     if prefix_tokens is not None and (
         not isinstance(prefix_tokens, int) or isinstance(prefix_tokens, bool) or prefix_tokens < 0
     ):
