@@ -18,10 +18,10 @@ NAMED_CLASSES = 5
 GROUPS: Mapping[str, Callable[[Model], object]] = {
     "gradients": lambda model: None,
     "attention": lambda model: model.require_vit("That"),
-    "hidden states": lambda model: model.require_vit("That").require_blocks("That"),
-    "relevance (LRP)": lambda model: model.require_vit("That").require_anatomy("That"),
+    "hidden states and relevance": lambda model: model.require_vit("That").require_blocks("That"),
 }
-"""What methods read of a model, and who refuses it."""
+"""What methods read of a model, and who refuses it before anything is run; the rest is checked
+when a method reads it."""
 
 
 def model_html(model: Model) -> str:
@@ -71,9 +71,13 @@ def _classes(model: Model) -> str:
 def _inside(model: Model) -> str:
     if not isinstance(model.vit, ViTView):
         return f"{type(model.module).__name__}, not known as a ViT"
-    vit = model.vit
-    tokens = f"{vit.prefix_tokens} token{'s' * (vit.prefix_tokens != 1)} before the patches"
-    return f"a ViT of {len(vit.attentions)} attention layers, {tokens}, read-out '{vit.readout}'"
+    vit, count = model.vit, model.vit.prefix_tokens
+    parts = [f"a ViT of {len(vit.attentions)} attention layers"]
+    if count is not None:
+        parts.append(f"{count} token{'s' * (count != 1)} before the patches")
+    if readout := vit.readout or vit.hint:
+        parts.append(f"read-out '{readout}'")
+    return ", ".join(parts)
 
 
 def _parameters(model: Model) -> str:
