@@ -63,6 +63,7 @@ bench: setup
 
 docs: setup
 	$(BIN)/python docs/reproduction.py
+	$(BIN)/python docs/notebook.py
 	$(BIN)/python docs/build.py
 
 clean:

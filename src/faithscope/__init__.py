@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from faithscope.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from faithscope import plot
     from faithscope.api import Prepared, compare, evaluate, explain, prepare, prepare_roar, roar
     from faithscope.cli.synthetic import synthetic_problem
     from faithscope.data import load_data
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
     from faithscope.metrics import Metric, metric, racu, register_metric, saco
     from faithscope.models import AttentionView, Model, load_model, wrap, zero_shot
     from faithscope.request import Given, Perturb, Retrain
-    from faithscope.result import Result, load_result
+    from faithscope.result import Comparison, Result, load_result
     from faithscope.runs.scheduler import Forecast, Progress
     from faithscope.studies import Runs, Study, load_results, load_study, run_study
-    from faithscope.verdicts.compare import Comparison
 
 _NAMES = {
     "api": "Prepared compare evaluate explain prepare prepare_roar roar",
@@ -38,10 +38,9 @@ _NAMES = {
     "metrics": "Metric metric racu register_metric saco",
     "models": "AttentionView Model load_model wrap zero_shot",
     "request": "Given Perturb Retrain",
-    "result": "Result load_result",
+    "result": "Comparison Result load_result",
     "runs.scheduler": "Forecast Progress",
     "studies": "Runs Study load_results load_study run_study",
-    "verdicts.compare": "Comparison",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = [
@@ -75,6 +74,7 @@ __all__ = [
     "measure",
     "method",
     "metric",
+    "plot",
     "prepare",
     "prepare_roar",
     "racu",
@@ -91,10 +91,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'faithscope' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "plot":
+        return import_module("faithscope.plot")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'faithscope' has no attribute {name!r}")
     return getattr(import_module(f"faithscope.{_HOMES[name]}"), name)
 
 

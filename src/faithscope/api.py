@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from faithscope.data import Batch, ImageData, class_numbers, load_data
 from faithscope.data.images import loaders_named
 from faithscope.data.text import TextData
-from faithscope.errors import FaithscopeError, said, shown
+from faithscope.errors import FaithscopeError, said, shown, warn
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods, try_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
@@ -43,17 +42,26 @@ from faithscope.request import (
     as_place,
     check_request,
 )
-from faithscope.result import Result, as_result, load_result, named_objects
+from faithscope.result import Comparison, Result, as_result, load_result, named_objects
 from faithscope.runs import parcel
 from faithscope.runs.executor import Executor, Planned
 from faithscope.runs.local import Local
 from faithscope.runs.parcel import Parcel, Unpacked
 from faithscope.runs.plan import Plan
+from faithscope.runs.progress import following
 from faithscope.runs.run import Run, check_defined
-from faithscope.runs.scheduler import Forecast, Report, Scheduler, State, forecast, look
+from faithscope.runs.scheduler import (
+    Forecast,
+    Progress,
+    Report,
+    Scheduler,
+    State,
+    forecast,
+    look,
+)
 from faithscope.runs.stages import KEEP_EVERY
 from faithscope.runs.store import Store, begun_plan, check_folder
-from faithscope.verdicts.compare import Comparison, compare_findings
+from faithscope.verdicts.compare import compare_findings
 from faithscope.verdicts.sentences import left_out
 
 if TYPE_CHECKING:
@@ -90,6 +98,46 @@ def renamed(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorate
 
 
+# A list of names is no name, but to a type checker a name is iterable: the overloads overlap.
+@overload
+def explain(
+    model: ModelLike,
+    data: Any,
+    methods: Literal["all", "registered"],
+    *,
+    target: Tensor | int | None = ...,
+    units: Literal["pixels", "patches"] = ...,
+    upsample: Literal["bilinear", "nearest"] = ...,
+    seed: int = ...,
+    strict: bool = ...,
+    progress: Report | bool | None = ...,
+) -> dict[str, Tensor]: ...
+@overload
+def explain(
+    model: ModelLike,
+    data: Any,
+    methods: MethodLike,
+    *,
+    target: Tensor | int | None = ...,
+    units: Literal["pixels", "patches"] = ...,
+    upsample: Literal["bilinear", "nearest"] = ...,
+    seed: int = ...,
+    strict: bool = ...,
+    progress: Report | bool | None = ...,
+) -> Tensor: ...
+@overload
+def explain(
+    model: ModelLike,
+    data: Any,
+    methods: Iterable[MethodLike],
+    *,
+    target: Tensor | int | None = ...,
+    units: Literal["pixels", "patches"] = ...,
+    upsample: Literal["bilinear", "nearest"] = ...,
+    seed: int = ...,
+    strict: bool = ...,
+    progress: Report | bool | None = ...,
+) -> dict[str, Tensor]: ...
 @renamed(images="data")
 def explain(
     model: ModelLike,
@@ -101,6 +149,7 @@ def explain(
     upsample: Literal["bilinear", "nearest"] = "bilinear",
     seed: int = 0,
     strict: bool = False,
+    progress: Report | bool | None = None,
 ) -> Tensor | dict[str, Tensor]:
     """Explain images by one method or several, sharing the passes they need.
 
@@ -116,6 +165,8 @@ def explain(
         upsample: how patch maps become pixel maps, "bilinear" or "nearest".
         seed: of random methods.
         strict: stop with an error where a method would be left out.
+        progress: None draws a bar where somebody is watching, of many images; False is silent; a
+            function is called with how many are explained.
 
     Returns:
         Maps in the model's type (at least float32), those of LRP and random ones in float64.
@@ -129,27 +180,32 @@ def explain(
     if len(held):  # of a loader nobody may know
         _check_targets(goals, len(held))
     parts, done, size = list[list[Tensor]](), 0, EXPLAIN_BATCH
-    for batch in _batches_to_explain(held):
-        images, count = batch.images.to(model.device), len(batch.images)
-        goal = None
-        if goals is not None:
-            goal = (goals if goals.ndim else goals.expand(done + count))[done : done + count]
-            goal = goal.to(model.device)
-            _check_targets(goal, count)
-        explained = partial(_explained, model, batch, images, goal, seed=request.seed, size=size)
-        try:
-            made, size = explained(chosen)
-        except FaithscopeError as error:
-            if done:
-                raise
-            chosen = _allowed(model, images[:1], chosen, batch.keys, request, error)
-            made, size = explained(chosen)
-        shape = (images.shape[-2], images.shape[-1])
-        grid = model.require_grid(images, "units='patches'") if request.units == "patches" else None
-        parts.append(
-            [to_units(maps, request.units, shape, grid, request.upsample) for maps in made]
-        )
-        done += count
+    with following("images", progress if len(held) > EXPLAIN_BATCH else False) as report:
+        for batch in _batches_to_explain(held):
+            report(Progress("explaining", "", done, len(held)))
+            images, count = batch.images.to(model.device), len(batch.images)
+            goal = None
+            if goals is not None:
+                goal = (goals if goals.ndim else goals.expand(done + count))[done : done + count]
+                goal = goal.to(model.device)
+                _check_targets(goal, count)
+            explained = partial(
+                _explained, model, batch, images, goal, seed=request.seed, size=size
+            )
+            try:
+                made, size = explained(chosen)
+            except FaithscopeError as error:
+                if done:
+                    raise
+                chosen = _allowed(model, images[:1], chosen, batch.keys, request, error)
+                made, size = explained(chosen)
+            shape, grid = (images.shape[-2], images.shape[-1]), None
+            if request.units == "patches":
+                grid = model.require_grid(images, "units='patches'")
+            parts.append(
+                [to_units(maps, request.units, shape, grid, request.upsample) for maps in made]
+            )
+            done += count
     _check_targets(goals, done)
     by_label = {
         method.label: torch.cat([part[place] for part in parts])
@@ -175,7 +231,7 @@ def _allowed(
         raise error
     kept, left = leave_out(methods, refused, asked=(), strict=request.strict)
     for line in left_out(left):
-        warnings.warn(line, stacklevel=4)
+        warn(line)
     return kept
 
 
@@ -213,7 +269,7 @@ def evaluate(
     out: str | Path | None = None,
     strict: bool = False,
     trust_remote_code: bool = False,
-    progress: Report | None = None,
+    progress: Report | bool | None = None,
 ) -> Result:
     """Measure how faithful explanations are to the model they explain.
 
@@ -258,7 +314,8 @@ def evaluate(
             not allow, an image that cannot be read, or that the model or a method fails on, or a
             score that is not defined.
         trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
-        progress: called with where the run is, for a progress bar.
+        progress: None draws a bar where somebody is watching, a terminal or a notebook; False is
+            silent; a function is called with where the run is.
     """
     asked = dict(locals())
     asked.pop("progress")
@@ -291,7 +348,7 @@ def roar(
     keep_every: float = 5.0,
     strict: bool = False,
     trust_remote_code: bool = False,
-    progress: Report | None = None,
+    progress: Report | bool | None = None,
 ) -> Result:
     """Measure how faithful measures for text are: mask what they point to, retrain, test.
 
@@ -322,7 +379,8 @@ def roar(
         strict: stop with an error where something would be left out: a measure that the model
             cannot give, or a score that is not defined.
         trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
-        progress: called with where the run is, for a progress bar.
+        progress: None draws a bar where somebody is watching, a terminal or a notebook; False is
+            silent; a function is called with where the run is.
     """
     asked = dict(locals())
     asked.pop("progress")
@@ -488,15 +546,18 @@ class Prepared:
                 return Forecast(cost, self.planned.expected * per.get(unit, 0.0), 1)
             return forecast(state, tasks, self.executor.measure, self.executor.workers)
 
-    def run(self, progress: Report | None = None) -> Result:
+    def run(self, progress: Report | bool | None = None) -> Result:
         """Run every task that is not finished yet, and collect them all.
 
         With a folder, finished tasks are kept there, and the same request that was stopped resumes.
         """
-        if progress is not None and not callable(progress):
-            raise FaithscopeError(f"progress must be a function, got {shown(progress)}.")
         kept = "" if self.out is None else str(self.out)
-        with enough_memory(kept), loaders_named(), Store.open(self.out, self.plan) as store:
+        with (
+            enough_memory(kept),
+            loaders_named(),
+            following(self.probe.unit, progress) as report,
+            Store.open(self.out, self.plan) as store,
+        ):
             found = store.finished()
             if found is not None:
                 self._check_finished(found)
@@ -505,12 +566,8 @@ class Prepared:
                 is_whole = state is None or not state.todo  # what is kept beside the tables, too
                 if is_whole or store.refusal is not None:
                     return as_result(found)
-            scheduler = Scheduler(
-                store,
-                self.probe.unit,
-                rule=self.probe.rule(self.plan),
-                report=progress or (lambda _: None),
-            )
+            rule = self.probe.rule(self.plan)
+            scheduler = Scheduler(store, self.probe.unit, rule=rule, report=report)
             tasks = self.planned.tasks
             if isinstance(tasks, list):
                 scheduler.begin(tasks)
@@ -545,10 +602,9 @@ class Prepared:
         wanted = getattr(self.request, "pictures", 0)
         kept = len(run.pictures["sample"].unique())
         if kept < min(wanted, run.samples.num_rows):
-            warnings.warn(
+            warn(
                 f"The run is finished and has kept pictures of {kept} images: choose another "
-                "folder to keep more.",
-                stacklevel=3,
+                "folder to keep more."
             )
 
 
@@ -598,13 +654,14 @@ def compare(
     one, other = (
         source if isinstance(source, Result) else load_result(source) for source in (first, second)
     )
-    return compare_findings(
+    found = compare_findings(
         one,
         other,
         methods=None if methods is None else _words("method", methods),
         metrics=None if metrics is None else _words("metric", metrics),
         allow=_words("option", allow),
     )
+    return Comparison(**vars(found))
 
 
 def _words(kind: str, given: Any) -> list[str]:

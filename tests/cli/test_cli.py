@@ -23,6 +23,7 @@ from faithscope import cli
 from faithscope.cli import console
 from faithscope.cli.doctor import Check
 from faithscope.report.tables import scores_table
+from faithscope.runs import progress
 from faithscope.runs.scheduler import Progress
 
 VIT = "timm:vit_tiny_patch16_224(img_size=16,patch_size=4,embed_dim=24,depth=2,num_heads=3"
@@ -518,7 +519,7 @@ def test_demo_refuses_what_makes_no_sense(tmp_path):
 class TestProgress:
     def pace(self, monkeypatch: pytest.MonkeyPatch, done: float, now: float) -> Any:
         monkeypatch.setattr("time.perf_counter", lambda: now)
-        pace = console.Pace("model passes", SimpleNamespace(seconds=80.0), started=0.0)
+        pace = progress.Pace("model passes", SimpleNamespace(seconds=80.0), started=0.0)
         pace.move(Progress("explaining", "shard-0", 0.0, 2000.0))
         pace.move(Progress("measuring", "shard-0", done, 2000.0))
         return pace
@@ -552,7 +553,7 @@ class TestProgress:
         assert lines[0] == " 15% · measuring · 300/2,000 model passes · 25 per second · 1:08 left"
 
     def test_clock(self):
-        assert [console.clock(s) for s in (0.4, 61, 3661)] == ["0:00", "1:01", "1:01:01"]
+        assert [progress.clock(s) for s in (0.4, 61, 3661)] == ["0:00", "1:01", "1:01:01"]
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,20 @@ class ImageData(Protocol):
         ...
 
 
-class IndexedImages:
+class Shown:
+    """Data sets that say what they are in a line, or on a card in a notebook."""
+
+    def __repr__(self: ImageData) -> str:
+        count = f"{len(self):,} images" if len(self) else "images"
+        return f"{type(self).__name__}({self.name}: {count})"
+
+    def _repr_html_(self: ImageData) -> str:
+        from faithscope.data.card import images_html
+
+        return images_html(self)
+
+
+class IndexedImages(Shown):
     """The base of data sets whose images can be read in any order, by position."""
 
     def __len__(self) -> int:
@@ -120,7 +133,7 @@ class IndexedImages:
             yield from self.read_batches(positions)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TensorImages(IndexedImages):
     """Images in memory, normalised for the model: one tensor, or a list of several shapes."""
 
@@ -128,6 +141,7 @@ class TensorImages(IndexedImages):
     labels: Tensor | None = None
     name: str = "tensor"
     names: Sequence[str] | None = None
+    model: Model | None = None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -177,7 +191,7 @@ class TensorImages(IndexedImages):
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LazyImages(IndexedImages):
     """Images of a data set, read and preprocessed for the model as they are needed.
 
@@ -253,12 +267,17 @@ class LazyImages(IndexedImages):
         return image, photo, label
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ShuffledImages(IndexedImages):
     """Another data set in random order, by seed."""
 
     data: LazyImages | TensorImages
     seed: int
+
+    @property
+    def model(self) -> Model | None:
+        """Whose input the images are."""
+        return self.data.model
 
     @property
     def name(self) -> str:
@@ -293,8 +312,8 @@ def in_random_order(data: ImageData, seed: int) -> ImageData:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class LoaderImages:
+@dataclass(frozen=True, eq=False, repr=False)
+class LoaderImages(Shown):
     """Batches from a DataLoader or any iterable of images or (images, labels)."""
 
     loader: Iterable[Any]
@@ -469,7 +488,7 @@ def bundled_images(
     images = torch.stack([preprocess(model, Image.fromarray(tiles[place])) for place in chosen])
     fits = model.classes is not None and list(model.classes) == card["classes"]
     names = [str(place) for place in chosen]  # in the whole: a subset keeps its images' names
-    return TensorImages(images, labels[chosen] if fits else None, f"bundled:{name}", names)
+    return TensorImages(images, labels[chosen] if fits else None, f"bundled:{name}", names, model)
 
 
 def _one_of(count: int, place: str) -> list[int]:

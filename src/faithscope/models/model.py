@@ -47,6 +47,11 @@ class Model:
         kind = "a ViT" if isinstance(self.vit, ViTView) else "not known as a ViT"
         return f"Model({self.name}, {self.input_size}, {kind}, weights {self.weights})"
 
+    def _repr_html_(self) -> str:
+        from faithscope.models.card import model_html
+
+        return model_html(self)
+
     def __deepcopy__(self, memo: object) -> Model:
         raise FaithscopeError(
             "A Model holds views into its module and cannot be copied: copy the module, and give "

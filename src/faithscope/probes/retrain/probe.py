@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ import torch
 
 from faithscope.data.text import TextData, TokenData, check_texts
 from faithscope.data.text_sources import describe, load_text
-from faithscope.errors import FaithscopeError, shown
+from faithscope.errors import FaithscopeError, shown, warn
 from faithscope.methods import METHODS, Method, resolve_methods
 from faithscope.metrics import TrainingMetric, resolve_metrics
 from faithscope.probes.refusals import leave_out
@@ -223,10 +222,9 @@ def _warn_of_lost_weights(tasks: Sequence[Task], store: Store) -> None:
         not store.has_tensor(name, "weights.") and not store.is_spoilt(name) for name in models
     )
     if gone:
-        warnings.warn(
+        warn(
             f"The weights of {gone:,} finished trainings in '{store.root}' were not kept and are "
-            "not brought back: to have them all, choose another folder.",
-            stacklevel=2,
+            "not brought back: to have them all, choose another folder."
         )
 
 
