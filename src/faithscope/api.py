@@ -98,7 +98,6 @@ def renamed(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorate
 
 
-# A list of names is no name, but to a type checker a name is iterable: the overloads overlap.
 @overload
 def explain(
     model: ModelLike,
