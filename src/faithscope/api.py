@@ -98,6 +98,7 @@ def explain(
     units: Literal["pixels", "patches"] = "pixels",
     upsample: Literal["bilinear", "nearest"] = "bilinear",
     seed: int = 0,
+    output: Literal["auto", "softmax", "sigmoid"] = "auto",
 ) -> Tensor | dict[str, Tensor]:
     """Explain images by one method or several, sharing the passes they need.
 
@@ -109,13 +110,16 @@ def explain(
         units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w].
         upsample: how patch maps become pixel maps, "bilinear" or "nearest".
         seed: of random methods.
+        output: how logits become probabilities; "sigmoid" for a module with one logit, of which
+            target 1 explains z and target 0 explains -z.
 
     Returns:
         Maps in the model's type (at least float32), those of LRP and random ones in float64.
     """
     model = as_model(model)
-    options = {"units": units, "upsample": upsample, "seed": seed}
+    options = {"units": units, "upsample": upsample, "seed": seed, "output": output}
     request = check_request(Perturb, {"model": model.name, "data": "given", **options})
+    model = model.with_output(request.output)
     if not isinstance(data, Tensor | np.ndarray):
         raise FaithscopeError(
             f"fs.explain takes images as one tensor [B, C, H, W], got {type(data).__name__}."
@@ -172,6 +176,7 @@ def evaluate(
     labels: Tensor | Iterable[int] | None = None,
     maps: Mapping[str, Tensor | np.ndarray] | None = None,
     target: str | int | Tensor = "predicted",
+    output: Literal["auto", "softmax", "sigmoid"] = "auto",
     k: int | str | Iterable[int | str] = 10,
     fill: str = "mean",
     units: Literal["pixels", "patches"] = "pixels",
@@ -213,6 +218,8 @@ def evaluate(
         labels: [B], for `auc`, target="label" and accuracy.
         maps: maps from anywhere, by name: [B, H, W], or [B, h, w] in the model's patch grid.
         target: whose probability is watched: "predicted", "label", a class or [B].
+        output: how logits become probabilities: "softmax", or each by its own "sigmoid" (several
+            labels an image, or one logit: target 1 is p, target 0 is 1 - p); "auto" asks the model.
         k: SaCo's number of groups, or "auto" to choose it per map; several share most passes.
         fill: what replaces removed units: mean, black, noise, blur, inpaint.
         units: what is ranked and removed: "pixels" or whole "patches".

@@ -426,7 +426,7 @@ def as_image_data(images: Any, labels: Any = None, *, name: str = "tensor") -> I
         if labels.shape != (len(images),):
             raise FaithscopeError(
                 f"labels must hold one class number for each of the {len(images)} images, got "
-                f"shape {list(labels.shape)}."
+                f"shape {list(labels.shape)}: where several are true, give the one to judge by."
             )
     return TensorImages(images, labels, name)
 

@@ -168,7 +168,8 @@ class HeadView:
 
     def weight(self) -> Tensor:
         """The joint weight of the linear layers, [classes, r·D]."""
-        return torch.cat([layer.weight / len(self.linears) for layer in self.linears], dim=1)
+        joint = torch.cat([layer.weight / len(self.linears) for layer in self.linears], dim=1)
+        return _both_sides(joint)
 
     def run(self, tokens: Tensor, *, norm: Call = call) -> HeadSteps:
         """Recompute the logits from the last block's output."""
@@ -178,7 +179,8 @@ class HeadView:
         features = norm(self.feature_norm, pooled).flatten(1)
         logits = features @ self.weight().T
         for layer in self.linears:
-            logits = logits if layer.bias is None else logits + layer.bias / len(self.linears)
+            if layer.bias is not None:
+                logits = logits + _both_sides(layer.bias) / len(self.linears)
         return HeadSteps(normed, readers, pooled, features, logits)
 
     def check(self, recomputed: Tensor, recorded: Tensor) -> None:
@@ -194,6 +196,11 @@ class HeadView:
             else:
                 weights[row, ("class", "distillation").index(reader)] = 1
         return weights
+
+
+def _both_sides(rows: Tensor) -> Tensor:
+    """One logit z is two, -z and z, as `Model.logits` gives them; others stay as they are."""
+    return torch.cat([-rows, rows]) if len(rows) == 1 else rows
 
 
 @dataclass(frozen=True)

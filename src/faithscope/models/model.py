@@ -5,19 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
-from faithscope.errors import FaithscopeError, shown
+from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.models.memory import LESS, is_out_of_memory
 from faithscope.models.vit import ViTView
 
 Transform = Callable[[Image.Image], Tensor]
+OUTPUTS = ("softmax", "sigmoid")
+"""How logits become probabilities."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +29,8 @@ class Model:
 
     `transform` turns a PIL image into the model's input [C, H, W]; `mean` and `std` are its
     normalisation; `patch_size` is in pixels; `vit` is the view of its attention, or a sentence
-    saying what was not found; `weights` says where its weights come from.
+    saying what was not found; `weights` says where its weights come from; `output` how its logits
+    become probabilities: by the "softmax", or each by its own "sigmoid".
     """
 
     module: nn.Module
@@ -39,6 +43,7 @@ class Model:
     patch_size: tuple[int, int] | None = None
     vit: ViTView | str = ""
     weights: str = "as given"
+    output: str = "softmax"
     _hashed: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
@@ -87,8 +92,16 @@ class Model:
         return digest.hexdigest()
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """Run the model once on [B, C, H, W]; unwraps Hugging Face outputs, tuples and dicts."""
-        return unwrap_logits(self.module(inputs), len(inputs))
+        """Run the model once on [B, C, H, W]; unwraps Hugging Face outputs, tuples and dicts.
+
+        A single logit z, read by the sigmoid, is two: -z of class 0 and z of class 1.
+        """
+        return unwrap_logits(self.module(inputs), len(inputs), self.output)
+
+    def with_output(self, output: str | None) -> Model:
+        """The same module, read by "softmax" or "sigmoid"; None and "auto" change nothing."""
+        chosen = check_output(output)
+        return self if chosen is None else replace(self, output=chosen)
 
     def grid(self, height: int, width: int) -> tuple[int, int] | None:
         """Rows and columns of patches in an image of this size, where they are known to fit."""
@@ -135,14 +148,42 @@ class Model:
         return self
 
 
-def unwrap_logits(output: Any, count: int) -> Tensor:
-    """Find the logits [B, classes] in whatever a classifier returns for `count` inputs."""
+def check_output(output: str | None) -> str | None:
+    """How logits are to become probabilities; None, as "auto" is, if nothing is said."""
+    if output is None or (isinstance(output, str) and output == "auto"):
+        return None
+    return choose("output", output, OUTPUTS)
+
+
+def log_probabilities(logits: Tensor, output: str = "softmax") -> Tensor:
+    r"""Log-probability of every class, in at least float32.
+
+    .. math:: \log p_c = z_c - \log \sum_j e^{z_j} \quad \text{(softmax)}, \qquad
+        \log p_c = -\log(1 + e^{-z_c}) \quad \text{(sigmoid)}
+
+    Shapes: logits [..., classes] -> [..., classes].
+
+    >>> log_probabilities(torch.tensor([[-200.0, 0.0]]), "sigmoid")
+    tensor([[-200.0000,   -0.6931]])
+    """
+    values = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logsigmoid(values) if output == "sigmoid" else values.log_softmax(dim=-1)
+
+
+def unwrap_logits(output: Any, count: int, read_by: str = "softmax") -> Tensor:
+    """Find the logits [B, classes] in whatever a classifier returns for `count` inputs.
+
+    One logit z an input, [B] or [B, 1], read by the sigmoid, is two classes: (-z, z), for
+    sigmoid(-z) = 1 - sigmoid(z).
+    """
     if isinstance(output, dict) and "logits" in output:
         output = output["logits"]
     elif hasattr(output, "logits"):
         output = output.logits
     elif isinstance(output, Sequence) and output:
         output = output[0]
+    if isinstance(output, Tensor) and output.ndim < 2 and output.numel() == count:
+        output = output.reshape(count, 1)
     if not isinstance(output, Tensor) or output.ndim != 2:
         shape = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise FaithscopeError(
@@ -158,10 +199,13 @@ def unwrap_logits(output: Any, count: int) -> Tensor:
         raise FaithscopeError(
             f"The model returned {len(output)} answers to {count} images: it must answer each."
         )
+    if output.shape[1] == 1 and read_by == "sigmoid":
+        return torch.cat([-output, output], dim=1)
     if output.shape[1] < 2:
         raise FaithscopeError(
-            "The model has one output, whose softmax is always 1: wrap it so that it returns "
-            "logits of at least two classes."
+            "The model has one output, whose softmax is always 1: if it is the logit of class 1, "
+            "say output='sigmoid' (fs.wrap(module, output='sigmoid'), --output sigmoid), else wrap "
+            "it so that it returns logits of at least two classes."
         )
     return output
 

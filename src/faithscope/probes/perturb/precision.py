@@ -12,7 +12,7 @@ from torch import Tensor
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.models import Model
-from faithscope.models.model import unwrap_logits
+from faithscope.models.model import log_probabilities, unwrap_logits
 
 PRECISIONS = ("auto", "fp64", "fp32", "tf32", "fp16", "bf16")
 _DTYPES = {
@@ -36,7 +36,16 @@ class Forward:
     dtype: torch.dtype
     logits: Callable[[Tensor], Tensor]
     device_type: str = "cpu"
+    output: str = "softmax"
     deviation: float | None = None
+
+    def answer(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability of every class [B, classes], and the predicted class [B].
+
+        The class is that of the highest logit: sigmoids of high logits are all 1.
+        """
+        logits = self.logits(inputs)
+        return log_probabilities(logits, self.output), logits.argmax(-1)
 
     @contextmanager
     def mode(self) -> Iterator[None]:
@@ -74,17 +83,12 @@ def prepare_forward(model: Model, precision: str, sample: Tensor | None = None) 
     return replace(chosen, deviation=deviation)
 
 
-def log_probabilities(logits: Tensor) -> Tensor:
-    """Log-softmax in at least float32."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
-
-
 def _forward(model: Model, precision: str) -> Forward:
     if precision == "tf32" and model.device.type != "cuda":
         raise FaithscopeError("Precision 'tf32' needs a CUDA GPU: use 'fp32' or 'auto' here.")
     dtype = _DTYPES[precision]
     if dtype == model.dtype:
-        return Forward(precision, dtype, model.logits, model.device.type)
+        return Forward(precision, dtype, model.logits, model.device.type, model.output)
     try:
         module = copy.deepcopy(model.module).to(dtype).eval()
     except (RuntimeError, TypeError) as error:
@@ -94,16 +98,15 @@ def _forward(model: Model, precision: str) -> Forward:
         ) from error
 
     def logits(inputs: Tensor) -> Tensor:
-        return unwrap_logits(module(inputs), len(inputs))
+        return unwrap_logits(module(inputs), len(inputs), model.output)
 
-    return Forward(precision, dtype, logits, model.device.type)
+    return Forward(precision, dtype, logits, model.device.type, model.output)
 
 
 def _deviation(exact: Forward, fast: Forward, sample: Tensor) -> float:
     with exact.mode():
-        reference = log_probabilities(exact.logits(sample.to(exact.dtype)))
+        reference, predicted = exact.answer(sample.to(exact.dtype))
     with fast.mode():
-        tried = log_probabilities(fast.logits(sample.to(fast.dtype)))
-    predicted = reference.argmax(-1, keepdim=True)
-    off = (tried - reference).gather(1, predicted).abs().max()
+        tried, _ = fast.answer(sample.to(fast.dtype))
+    off = (tried - reference).gather(1, predicted[:, None]).abs().max()
     return float(off) if torch.isfinite(tried).all() else float("inf")

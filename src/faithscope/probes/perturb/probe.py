@@ -136,6 +136,7 @@ class PerturbProbe:
                 "data": data.name,
                 "methods": tuple(method.label for method in methods),
                 "metrics": tuple(metric.label for metric in metrics),
+                "output": model.output,
                 "precision": forward.precision,
                 "batch_size": size,
             }
@@ -284,6 +285,7 @@ def load_named_model(request: Perturb) -> Model:
         checkpoint=request.checkpoint,
         device=request.device,
         trust_remote_code=request.trust_remote_code,
+        output=request.output,
     )
 
 
@@ -298,7 +300,7 @@ def _model(request: Perturb, given: Given) -> Model:
     if given.model is None:
         return load_named_model(request)
     _only_by_name("a model", request, OF_A_NAME)
-    return as_model(given.model)
+    return as_model(given.model).with_output(request.output)
 
 
 def _data(request: Perturb, given: Given, model: Model) -> ImageData:
