@@ -27,6 +27,7 @@ from faithscope.errors import FaithscopeError, said, shown
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
+from faithscope.models.device import placed, say_what_the_cpu_does
 from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_patches, to_pixels
 from faithscope.probes import probe_of
@@ -114,7 +115,8 @@ def explain(
             target 1 explains z and target 0 explains -z.
 
     Returns:
-        Maps in the model's type (at least float32), those of LRP and random ones in float64.
+        Maps in the model's type (at least float32), those of LRP and random ones in float64; on the
+        model's device, or on the CPU if that has no float64 (Apple's GPUs).
     """
     model = as_model(model)
     options = {"units": units, "upsample": upsample, "seed": seed, "output": output}
@@ -130,7 +132,8 @@ def explain(
         raise FaithscopeError(
             "The images hold NaN or infinite values: there is nothing to explain."
         )
-    images = images.to(model.device)
+    say_what_the_cpu_does(model.device)
+    images = placed(images, model.device)
     chosen = resolve_methods(methods)
     size = (images.shape[-2], images.shape[-1])
     goal = _explain_target(images, target)

@@ -18,6 +18,7 @@ from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
 from faithscope.models import Model
+from faithscope.models.device import as_float64
 from faithscope.registry import (
     Registry,
     as_list,
@@ -267,7 +268,7 @@ MethodLike = str | Method | Callable[[nn.Module, Tensor, Tensor], Tensor]
 def as_maps(made: Any, name: str) -> Tensor:
     """What a method gave, as floating-point numbers; what are none is refused."""
     maps = as_tensor(made, f"What the method '{name}' gives").detach()
-    return maps if maps.is_floating_point() else maps.to(torch.float64)
+    return maps if maps.is_floating_point() else as_float64(maps)
 
 
 def callable_method(function: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Method:
@@ -275,7 +276,7 @@ def callable_method(function: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> 
 
     def call(evidence: Evidence) -> Tensor:
         maps: Any = function(evidence.model.module, evidence.images, evidence.target)
-        return as_maps(maps, name).to(evidence.images.device)
+        return as_maps(maps, name)
 
     name = str(getattr(function, "__name__", type(function).__name__))
     return Method(name, call, summary="your own function")

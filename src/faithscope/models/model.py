@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from faithscope.errors import FaithscopeError, choose, shown
+from faithscope.models.device import device_for, has_float64
 from faithscope.models.memory import LESS, is_out_of_memory
 from faithscope.models.vit import ViTView
 
@@ -142,9 +143,17 @@ class Model:
     def to(self, device: str | torch.device) -> Model:
         """Move the module, in place as torch does; returns self."""
         try:
-            self.module.to(torch.device(device))
+            place = torch.device(device)
+            has_type = self.dtype != torch.float64 or has_float64(place)
+            if has_type:
+                self.module.to(place)
         except (TypeError, ValueError, RuntimeError, NotImplementedError):
             raise FaithscopeError(f"{self.name} cannot be moved to {shown(device)}.") from None
+        if not has_type:
+            raise FaithscopeError(
+                f"{self.name} is in float64, which the device '{place.type}' does not have: "
+                "convert it first, module.float()."
+            )
         return self
 
 
@@ -241,7 +250,7 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def converted(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Run the user's own module in another floating-point type.
+    """Run the user's own module in another floating-point type, on the CPU where need be.
 
     Its parameters, buffers and plain tensors are swapped for converted copies, and put back, the
     very same tensors, afterwards; nothing is written to them.
@@ -257,7 +266,7 @@ def converted(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
             vars(child).update(_convert(plain, dtype))
         yield
     except (TypeError, RuntimeError) as error:
-        if any(word in str(error) for word in ("dtype", "scalar type", "float64")):
+        if any(word in str(error) for word in ("dtype", "scalar type", "float64", "same device")):
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise FaithscopeError(
                 f"The model or its device cannot run in {str(dtype).removeprefix('torch.')}, in "
@@ -273,9 +282,12 @@ def converted(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 def _convert(tensors: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     def convert(tensor: Any) -> Any:
-        if tensor is None or not tensor.is_floating_point() or tensor.dtype == dtype:
+        if tensor is None:
+            return None
+        made = tensor.detach().to(device_for(dtype, tensor.device))
+        made = made.to(dtype) if made.is_floating_point() else made
+        if made.dtype == tensor.dtype and made.device == tensor.device:
             return tensor
-        made = tensor.detach().to(dtype)
         is_parameter = isinstance(tensor, nn.Parameter)
         return nn.Parameter(made, requires_grad=False) if is_parameter else made
 

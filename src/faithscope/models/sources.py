@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 from torchvision.transforms import v2 as transforms
 
-from faithscope.errors import FaithscopeError, choose, quoted, shortened, shown, unknown
+from faithscope.errors import FaithscopeError, choose, shortened, shown, unknown
 from faithscope.models.attention import AttentionView
+from faithscope.models.device import choose_device
 from faithscope.models.model import Model, check_output
 from faithscope.models.options import SAFE, check_config, check_memory, check_safe, not_loaded
 from faithscope.models.vit import as_pair, find_patch_size, find_vit
@@ -45,7 +46,7 @@ def load_model(
             are known to be safe.
         pretrained: fetch the library's weights (needs a network or a cache).
         checkpoint: a local file of weights instead, safetensors or a torch state dict.
-        device: "auto" is a GPU if there is one, else the CPU.
+        device: "auto" is a GPU if there is one (CUDA's before Apple's), else the CPU.
         trust_remote_code: run the Python files that come with a model of Hugging Face.
         output: how logits become probabilities, "softmax" or "sigmoid", if not as its
             configuration says.
@@ -205,21 +206,6 @@ def as_model(model: Model | nn.Module | str) -> Model:
     raise FaithscopeError(
         f"A model is a name, a torch module or a faithscope Model, got {type(model).__name__}."
     )
-
-
-def choose_device(device: str | torch.device) -> torch.device:
-    """Turn "auto" into a GPU if there is one; refuse a device that is not there."""
-    if isinstance(device, str) and device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (TypeError, RuntimeError, AssertionError, NotImplementedError):
-        raise FaithscopeError(
-            f"The device {quoted(device if isinstance(device, str) else shown(device))} is not "
-            "available here: use 'cpu', or 'auto' to choose."
-        ) from None
-    return chosen
 
 
 def plain_transform(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.models import Model
+from faithscope.models.device import has_float64, without_autocast
 from faithscope.models.model import log_probabilities, unwrap_logits
 
 PRECISIONS = ("auto", "fp64", "fp32", "tf32", "fp16", "bf16")
@@ -57,7 +58,7 @@ class Forward:
                 fast = self.precision == "tf32"
                 torch.set_float32_matmul_precision("high" if fast else "highest")
                 torch.backends.cudnn.allow_tf32 = fast
-            with torch.inference_mode(), torch.autocast(self.device_type, enabled=False):
+            with torch.inference_mode(), without_autocast(self.device_type):
                 yield
         finally:
             torch.set_float32_matmul_precision(matmul)
@@ -67,9 +68,10 @@ class Forward:
 def prepare_forward(model: Model, precision: str, sample: Tensor | None = None) -> Forward:
     """Make the model ready to run in `precision`.
 
-    "auto" is the model's own type on a CPU. On a GPU a float32 model is tried in fp16 on `sample`
-    [B, C, H, W]: if every log-probability of the predicted class stays finite and within `TRUST`
-    of fp32, fp16 is used, else tf32. The deviation found is kept for the protocol.
+    "auto" is the model's own type on a CPU and on an Apple GPU. On a CUDA GPU a float32 model is
+    tried in fp16 on `sample` [B, C, H, W]: if every log-probability of the predicted class stays
+    finite and within `TRUST` of fp32, fp16 is used, else tf32. The deviation found is kept for the
+    protocol.
     """
     choose("precision", precision, PRECISIONS)
     if precision != "auto":
@@ -86,6 +88,11 @@ def prepare_forward(model: Model, precision: str, sample: Tensor | None = None) 
 def _forward(model: Model, precision: str) -> Forward:
     if precision == "tf32" and model.device.type != "cuda":
         raise FaithscopeError("Precision 'tf32' needs a CUDA GPU: use 'fp32' or 'auto' here.")
+    if precision == "fp64" and not has_float64(model.device):
+        raise FaithscopeError(
+            f"The device '{model.device.type}' has no float64: use precision='auto' here, or "
+            "device='cpu'."
+        )
     dtype = _DTYPES[precision]
     if dtype == model.dtype:
         return Forward(precision, dtype, model.logits, model.device.type, model.output)

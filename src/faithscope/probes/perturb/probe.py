@@ -31,6 +31,7 @@ from faithscope.errors import FaithscopeError, check_encodable
 from faithscope.methods import METHODS, Method, resolve_methods
 from faithscope.metrics import Metric, SaCo, resolve_metrics
 from faithscope.models import Model, as_model, load_model, undisturbed
+from faithscope.models.device import placed, say_what_the_cpu_does
 from faithscope.perturb import FILLS
 from faithscope.probes.perturb.ask import Column, Setup
 from faithscope.probes.perturb.failures import FAILED, refuse_fatal, those_that_run
@@ -117,7 +118,8 @@ class PerturbProbe:
         n = _unit_count(model, images, request.units)
         k = one_k(request)
         check_resolution(metrics, k, _most_units(model, data, n, request.units))
-        forward, size = _tried_out(model, request, images.to(model.device))
+        say_what_the_cpu_does(model.device)
+        forward, size = _tried_out(model, request, placed(images, model.device))
         setup = Setup(
             request=request,
             k=k,

@@ -192,10 +192,11 @@ def balanced(count: int, most: int) -> int:
 
 
 def choose_batch_size(forward: Forward, images: Tensor, most: int = 512) -> int:
-    """Choose a batch size once: by memory on a GPU, by input size on a CPU.
+    """Choose a batch size once: by memory on a CUDA GPU, by input size elsewhere.
 
-    On a GPU the activations of eight inputs are measured, and half of what is free is used. On a
-    CPU a batch holds about four million input values, what its caches like.
+    On a CUDA GPU the activations of eight inputs are measured, and half of what is free is used.
+    On a CPU a batch holds about four million input values, what its caches like; on an Apple GPU,
+    too, which does not tell how much memory was used at most.
 
     Shapes: images [B, C, H, W] on the model's device.
     """
