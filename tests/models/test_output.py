@@ -212,6 +212,26 @@ def test_every_method_explains_one_logit_as_two(method, target):
         torch.testing.assert_close(one[label], maps, rtol=1e-12, atol=0, msg=label)
 
 
+@pytest.mark.parametrize("target", [0, 1])
+def test_relevance_of_one_logit_finds_its_layer_behind_other_shapes(target):
+    module, images = tiny_vit(num_classes=1), randn(3, 3, 16, 16, seed=1)
+    plain = fs.wrap(module, output="sigmoid")
+    squeezed = fs.wrap(Squeezed(copy.deepcopy(module)), output="sigmoid")
+    for method in RELEVANCE:
+        expected = fs.explain(plain, images, method, target=target)
+        torch.testing.assert_close(fs.explain(squeezed, images, method, target=target), expected)
+
+
+def test_relevance_of_a_logit_that_no_layer_gives_is_refused():
+    class Turned(Squeezed):
+        def forward(self, images: Tensor) -> Tensor:
+            return torch.tanh(self.inner(images)).square()
+
+    model = fs.wrap(Turned(tiny_vit(num_classes=1)), output="sigmoid")
+    with refused("for which relevance has no rule"):
+        fs.explain(model, randn(3, 3, 16, 16, seed=1), "lrp")
+
+
 def test_relevance_of_both_targets_differs():
     model = fs.wrap(tiny_vit(num_classes=1), output="sigmoid")
     images = randn(3, 3, 16, 16, seed=1)
@@ -256,7 +276,7 @@ def test_cnns_are_explained_and_measured(name, output):
     assert {*methods, "random"} <= {*result.methods}
     for method in methods:
         assert np.isfinite(result.values(method, "saco")).all()
-    with refused("needs a ViT"):
+    with refused("choose methods that need no attention"):
         fs.explain(module, images, "rollout")
 
 

@@ -161,7 +161,7 @@ def _walk_layers(evidence: Evidence, methods: Sequence[Method]) -> dict[str, Ten
 
 def _row_to_map(evidence: Evidence, row: Tensor, method: Method) -> Tensor:
     rows, columns = evidence.model.require_grid(evidence.images, method.label)
-    return row[:, evidence.vit.prefix_tokens :].reshape(-1, rows, columns)
+    return row[:, evidence.prefix_tokens :].reshape(-1, rows, columns)
 
 
 def _checked_shape(maps: Tensor, evidence: Evidence, method: Method) -> Tensor:

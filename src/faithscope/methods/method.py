@@ -129,8 +129,6 @@ class Method:
             model.require_grid(images, by)
             if self.needs - {"gradient", "attention", "attention_gradient"}:
                 vit.require_blocks(by)
-            if self.needs & {"anatomy", "relevance"}:
-                vit.require_anatomy(by)
 
     def with_options(self, **options: Any) -> Method:
         """The same method with these options; one that it does not have is refused."""

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.models.device import device_for, has_float64
@@ -128,8 +129,10 @@ class Model:
         if isinstance(self.vit, ViTView):
             return self.vit
         raise FaithscopeError(
-            f"{needed_by} needs a ViT, but {self.vit} to fs.wrap(module, …), or choose methods "
-            "that need no attention."
+            f"{needed_by} needs a stack of attention blocks, but {self.vit}: choose methods that "
+            "need no attention, or give fs.wrap(module, attention=[…]) the attention module of "
+            "each block.",
+            reason=self.vit,
         )
 
     def class_name(self, index: int) -> str:
@@ -179,11 +182,21 @@ def log_probabilities(logits: Tensor, output: str = "softmax") -> Tensor:
     return logsigmoid(values) if output == "sigmoid" else values.log_softmax(dim=-1)
 
 
+def both_sides(logit: Tensor) -> Tensor:
+    """One logit as those of two classes, for sigmoid(-z) = 1 - sigmoid(z): [B, 1] -> [B, 2].
+
+    Modes of torch see it as one operation, of which relevance has a rule.
+    """
+    if has_torch_function_unary(logit):
+        made: Tensor = handle_torch_function(both_sides, (logit,), logit)
+        return made
+    return torch.cat([-logit, logit], dim=1)
+
+
 def unwrap_logits(output: Any, count: int, read_by: str = "softmax") -> Tensor:
     """Find the logits [B, classes] in whatever a classifier returns for `count` inputs.
 
-    One logit z an input, [B] or [B, 1], read by the sigmoid, is two classes: (-z, z), for
-    sigmoid(-z) = 1 - sigmoid(z).
+    One logit z an input, [B] or [B, 1], read by the sigmoid, is two classes: (-z, z).
     """
     if isinstance(output, dict) and "logits" in output:
         output = output["logits"]
@@ -209,7 +222,7 @@ def unwrap_logits(output: Any, count: int, read_by: str = "softmax") -> Tensor:
             f"The model returned {len(output)} answers to {count} images: it must answer each."
         )
     if output.shape[1] == 1 and read_by == "sigmoid":
-        return torch.cat([-output, output], dim=1)
+        return both_sides(output)
     if output.shape[1] < 2:
         raise FaithscopeError(
             "The model has one output, whose softmax is always 1: if it is the logit of class 1, "

@@ -20,7 +20,7 @@ from faithscope.models.attention import AttentionView
 from faithscope.models.device import choose_device
 from faithscope.models.model import Model, check_output
 from faithscope.models.options import SAFE, check_config, check_memory, check_safe, not_loaded
-from faithscope.models.vit import as_pair, find_patch_size, find_vit
+from faithscope.models.vit import READOUTS, as_pair, find_patch_size, find_vit
 from faithscope.registry import Registry, listed, parse_spec
 
 Source = Callable[..., Model]
@@ -109,8 +109,10 @@ def wrap(
         transform: PIL image to input tensor; made from size, mean and std if those are given.
         attention: its attention modules, first block first, if they are not found.
         patch_size: size of a patch in pixels, if it is not found.
-        prefix_tokens: tokens before the patches (class, distillation, registers).
-        readout: "class" if the head reads the first token, "mean" if it pools the patches.
+        prefix_tokens: tokens before the patches (class, distillation, registers), if they are
+            not counted rightly.
+        readout: what the head reads, to be checked: "class" (the first token), "mean" (of the
+            patches), "all" (the mean of all tokens) or "attention" (an attention pool).
         output: how logits become probabilities: by the "softmax", or each by its own "sigmoid" (of
             models with several labels an image, or with one logit, that of class 1).
     """
@@ -121,7 +123,7 @@ def wrap(
     size = _given_pair("input_size", input_size) or _declared_size(module)
     patches = _given_pair("patch_size", patch_size)
     if readout is not None:
-        choose("readout", readout, ("class", "mean"))
+        choose("readout", readout, READOUTS)
     read_by = check_output(output)
     if prefix_tokens is not None and (
         not isinstance(prefix_tokens, int) or isinstance(prefix_tokens, bool) or prefix_tokens < 0
