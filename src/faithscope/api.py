@@ -25,6 +25,7 @@ from faithscope.errors import FaithscopeError, said, shown, warn
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods, try_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
+from faithscope.models.device import placed, say_what_the_cpu_does
 from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_units
 from faithscope.probes import probe_of
@@ -108,6 +109,7 @@ def explain(
     units: Literal["pixels", "patches"] = ...,
     upsample: Literal["bilinear", "nearest"] = ...,
     seed: int = ...,
+    output: Literal["auto", "softmax", "sigmoid"] = ...,
     strict: bool = ...,
     progress: Report | bool | None = ...,
 ) -> dict[str, Tensor]: ...
@@ -121,6 +123,7 @@ def explain(
     units: Literal["pixels", "patches"] = ...,
     upsample: Literal["bilinear", "nearest"] = ...,
     seed: int = ...,
+    output: Literal["auto", "softmax", "sigmoid"] = ...,
     strict: bool = ...,
     progress: Report | bool | None = ...,
 ) -> Tensor: ...
@@ -134,6 +137,7 @@ def explain(
     units: Literal["pixels", "patches"] = ...,
     upsample: Literal["bilinear", "nearest"] = ...,
     seed: int = ...,
+    output: Literal["auto", "softmax", "sigmoid"] = ...,
     strict: bool = ...,
     progress: Report | bool | None = ...,
 ) -> dict[str, Tensor]: ...
@@ -147,6 +151,7 @@ def explain(
     units: Literal["pixels", "patches"] = "pixels",
     upsample: Literal["bilinear", "nearest"] = "bilinear",
     seed: int = 0,
+    output: Literal["auto", "softmax", "sigmoid"] = "auto",
     strict: bool = False,
     progress: Report | bool | None = None,
 ) -> Tensor | dict[str, Tensor]:
@@ -163,16 +168,22 @@ def explain(
         units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w].
         upsample: how patch maps become pixel maps, "bilinear" or "nearest".
         seed: of random methods.
+        output: how logits become probabilities; "sigmoid" for a module with one logit, of which
+            target 1 explains z and target 0 explains -z.
         strict: stop with an error where a method would be left out.
         progress: None draws a bar where somebody is watching, of many images; False is silent; a
             function is called with how many are explained.
 
     Returns:
-        Maps in the model's type (at least float32), those of LRP and random ones in float64.
+        Maps in the model's type (at least float32), those of LRP and random ones in float64; on the
+        model's device, or on the CPU if that has no float64 (Apple's GPUs).
     """
     model = as_model(model)
-    options = {"units": units, "upsample": upsample, "seed": seed, "strict": strict}
-    request = check_request(Perturb, {"model": model.name, "data": "given", **options})
+    shown_as = {"units": units, "upsample": upsample, "output": output}
+    options = {"model": model.name, "data": "given", "seed": seed, "strict": strict, **shown_as}
+    request = check_request(Perturb, options)
+    model = model.with_output(request.output)
+    say_what_the_cpu_does(model.device)
     chosen = resolve_methods(methods)
     held = load_data(data, model)
     goals = None if target is None else class_numbers("target", target)
@@ -182,7 +193,7 @@ def explain(
     with following("images", progress if len(held) > EXPLAIN_BATCH else False) as report:
         for batch in _batches_to_explain(held):
             report(Progress("explaining", "", done, len(held)))
-            images, count = batch.images.to(model.device), len(batch.images)
+            images, count = placed(batch.images, model.device), len(batch.images)
             goal = None
             if goals is not None:
                 goal = (goals if goals.ndim else goals.expand(done + count))[done : done + count]
@@ -244,6 +255,7 @@ def evaluate(
     labels: Tensor | Iterable[int] | None = None,
     maps: Mapping[str, Any] | None = None,
     target: str | int | Tensor = "predicted",
+    output: Literal["auto", "softmax", "sigmoid"] = "auto",
     k: int | str | Iterable[int | str] = 10,
     fill: str = "mean",
     units: Literal["pixels", "patches"] = "pixels",
@@ -287,6 +299,8 @@ def evaluate(
         maps: maps from anywhere, by name: [B, H, W] or coarser, with channels to sum, patch vectors
             [B, P], a list with a map for each image, a dict or a folder of files by their names.
         target: whose probability is watched: "predicted", "label", a class or [B].
+        output: how logits become probabilities: "softmax", or each by its own "sigmoid" (several
+            labels an image, or one logit: target 1 is p, target 0 is 1 - p); "auto" asks the model.
         k: SaCo's number of groups, or "auto" to choose it per map; several share most passes.
         fill: what replaces removed units: mean, black, noise, blur, inpaint.
         units: what is ranked and removed: "pixels" or whole "patches".

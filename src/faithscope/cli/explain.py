@@ -33,7 +33,7 @@ PICTURES = (".png", ".pdf", ".svg")
 STORY_DRAWS = 10
 """Draws of random attribution in a story: one draw on one image may be lucky."""
 OPTIONS = (
-    *("model", "methods", "k", "fill", "units", "upsample", "random_draws", "seed"),
+    *("model", "methods", "output", "k", "fill", "units", "upsample", "random_draws", "seed"),
     *("checkpoint", "pretrained", "device", "trust_remote_code"),
 )
 
@@ -197,9 +197,11 @@ def _named_classes(model: Model, images: Tensor, result: Result) -> dict[str, di
     import torch
 
     from faithscope.models import undisturbed
+    from faithscope.models.model import log_probabilities
 
     with undisturbed(model.module), torch.no_grad():
-        probabilities = model.logits(images.to(model.device)).softmax(-1)[0].tolist()
+        logits = model.logits(images.to(model.device))
+    probabilities = log_probabilities(logits, model.output)[0].exp().tolist()
     sample = result.samples.to_pylist()[0]
     if sample["predicted"] < 0:
         raise FaithscopeError(f"{model.name} answers NaN for this image: there is no class.")

@@ -437,7 +437,7 @@ def given_labels(labels: Any, count: int) -> Tensor | None:
     if numbers.shape != (count,):
         raise FaithscopeError(
             f"labels must hold one class number for each of the {count} images, got shape "
-            f"{list(numbers.shape)}."
+            f"{list(numbers.shape)}: where several are true, give the one to judge by."
         )
     return numbers
 

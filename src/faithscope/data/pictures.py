@@ -87,7 +87,7 @@ def picture_rows(
         kind, small, file = thumbnail(photograph)
         rows.append((sample, "", kind, small.height, small.width, file))
         for method, values in maps.items():
-            kind, scaled = scale_map(values[place].double().cpu().numpy())
+            kind, scaled = scale_map(values[place].cpu().double().numpy())
             signed = kind == "signed"
             content = (128 + 127 * scaled if signed else 255 * scaled).round().astype(np.uint8)
             rows.append((sample, method, kind, *content.shape, content.tobytes()))

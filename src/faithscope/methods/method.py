@@ -19,6 +19,7 @@ from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
 from faithscope.models import Model
+from faithscope.models.device import as_float64
 from faithscope.registry import (
     Registry,
     as_list,
@@ -302,7 +303,7 @@ def method(name: str | Attributes, *, modality: str = "image", **options: Any) -
 def as_maps(made: Any, name: str, kind: str = "method") -> Tensor:
     """What a method gave, as floating-point numbers; what are none is refused."""
     maps = as_tensor(made, f"What the {kind} '{name}' gives").detach()
-    return maps if maps.is_floating_point() else maps.to(torch.float64)
+    return maps if maps.is_floating_point() else as_float64(maps)
 
 
 def _is_of_captum(item: Any) -> bool:
@@ -345,7 +346,7 @@ def callable_method(function: Callable[..., Any]) -> Method:
 
     def call(evidence: Evidence) -> Tensor:
         maps: Any = function(evidence.model.module, evidence.images, evidence.target)
-        return as_maps(maps, name).to(evidence.images.device)
+        return as_maps(maps, name)
 
     name = str(getattr(function, "__name__", type(function).__name__))
     return Method(name, call, summary="your own function")

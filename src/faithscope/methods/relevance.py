@@ -231,6 +231,8 @@ class Descent:
             self._deliver(node.inputs[0], relevance, node.kind, side=side)
         elif node.kind == "sum":
             self._share(node, relevance)
+        elif node.kind == "both sides":
+            self._turn(node, relevance)
         elif node.kind == "gate":
             for tensor in node.inputs:
                 self._deliver(tensor, relevance / 2, "gate")
@@ -242,15 +244,10 @@ class Descent:
     def _share(self, node: Node, relevance: Tensor) -> None:
         """Both operands of a sum; two linear layers that are added are one."""
         first, second = _operands(node)
-        makers = [self.tape.maker(tensor) for tensor in node.inputs]
-        joint = [made for made in makers if made is not None and made.kind == "linear"]
-        if len(node.inputs) == 2 and len(joint) == 2:
-            inputs = torch.cat([made.inputs[0].detach() for made in joint], dim=-1)
+        joint = self._added_layers(node)
+        if joint:
             weights = torch.cat([_known(made.weight) for made in joint], dim=-1)
-            found = linear_relevance(inputs, weights, relevance, self.rules)
-            sizes = [made.inputs[0].shape[-1] for made in joint]
-            for made, part in zip(joint, torch.split(found, sizes, dim=-1), strict=True):
-                self._deliver(made.inputs[0], part, "linear")
+            self._through_layers(joint, weights, relevance)
             return
         shares = add_relevance(
             first.detach().expand_as(relevance),
@@ -261,6 +258,34 @@ class Descent:
         for tensor, share in zip((first, second), shares, strict=True):
             if self.tape.is_live(tensor):
                 self._deliver(tensor, share, "sum")
+
+    def _added_layers(self, node: Node) -> list[Node]:
+        """The linear layers of which a node is the sum; none if it is anything else."""
+        makers = [self.tape.maker(tensor) for tensor in node.inputs]
+        joint = [made for made in makers if made is not None and made.kind == "linear"]
+        return joint if node.kind == "sum" and len(node.inputs) == len(joint) == 2 else []
+
+    def _through_layers(self, layers: list[Node], weights: Tensor, relevance: Tensor) -> None:
+        """One linear layer on the inputs of several side by side."""
+        inputs = torch.cat([made.inputs[0].detach() for made in layers], dim=-1)
+        found = linear_relevance(inputs, weights, relevance, self.rules)
+        sizes = [made.inputs[0].shape[-1] for made in layers]
+        for made, part in zip(layers, torch.split(found, sizes, dim=-1), strict=True):
+            self._deliver(made.inputs[0], part, "linear")
+
+    def _turn(self, node: Node, relevance: Tensor) -> None:
+        """One logit of a linear layer w as two, -z and z: the rows -w and w of one layer."""
+        made = self.tape.maker(node.inputs[0])
+        while made is not None and made.kind in ("move", "pass") and len(made.inputs) == 1:
+            made = self.tape.maker(made.inputs[0])
+        if made is None:
+            raise self._no_rule(node)
+        layers = [made] if made.kind == "linear" else self._added_layers(made)
+        weights = [_known(layer.weight) for layer in layers]
+        if not layers or len(weights[0]) != 1 or layers[0].inputs[0].ndim != 2:
+            raise self._no_rule(made)
+        row = torch.cat(weights, dim=-1)
+        self._through_layers(layers, torch.cat([-row, row]), relevance)
 
     def _attend(self, node: Node, relevance: Tensor) -> None:
         """Probabilities and values, then queries and keys, half each."""

@@ -200,6 +200,8 @@ class Tape(TorchFunctionMode):
             return "pass", None
         if name in MOVES:
             return "move", None
+        if name == "both_sides":
+            return "both sides", None
         if name in POOLS and len(inputs) == 1:
             return "pool", None
         if name in SUMS | DIFFERENCES | PRODUCTS | QUOTIENTS:

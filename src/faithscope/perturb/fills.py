@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
 
 from faithscope.errors import FaithscopeError
+from faithscope.models.device import float64_device
 from faithscope.registry import Registry
 from faithscope.rng import keyed_normal, stream_keys
 
@@ -212,5 +213,6 @@ def _spread(images: Tensor) -> Tensor:
 
 
 def _noise(images: Tensor, context: FillContext, purpose: str) -> Tensor:
-    keys = stream_keys(context.keys, seed=context.seed, purpose=purpose).to(images.device)
-    return keyed_normal(keys, images[0].numel()).reshape(images.shape).to(images.dtype)
+    keys = stream_keys(context.keys, seed=context.seed, purpose=purpose)
+    values = keyed_normal(keys.to(float64_device(images.device)), images[0].numel())
+    return values.reshape(images.shape).to(images.dtype).to(images.device)

@@ -58,7 +58,10 @@ class Request(BaseModel):
     device: Annotated[
         str,
         Option(
-            "auto, cpu, cuda, cuda:1, …", "the name of a device", metavar="NAME", role="running"
+            "auto, cpu, cuda, cuda:1, mps, …",
+            "the name of a device",
+            metavar="NAME",
+            role="running",
         ),
     ] = "auto"
     on: Annotated[
@@ -177,6 +180,19 @@ class Perturb(Request):
             },
         ),
     ] = "predicted"
+    output: Annotated[
+        Literal["auto", "softmax", "sigmoid"],
+        Option(
+            "How logits become probabilities; auto is as the model says.",
+            noun="output",
+            meanings={
+                "softmax": "A probability is the softmax over all logits: one class excludes the "
+                "others.",
+                "sigmoid": "A probability is the sigmoid of the class's own logit, as of models "
+                "with several labels an image, or with one logit.",
+            },
+        ),
+    ] = "auto"
     k: Annotated[
         K | Annotated[tuple[K, ...], Field(min_length=1)],
         Option(

@@ -27,6 +27,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods import Method, resolve_methods
 from faithscope.metrics import Metric, SaCo, resolve_metrics
 from faithscope.models import Model, as_model, load_model, undisturbed
+from faithscope.models.device import placed, say_what_the_cpu_does
 from faithscope.perturb import FILLS
 from faithscope.probes.perturb.ask import Column, Setup
 from faithscope.probes.perturb.columns import choose_columns, matched_label
@@ -120,7 +121,8 @@ class PerturbProbe:
         n = _unit_count(model, images, request.units)
         k = one_k(request)
         check_resolution(metrics, k, _most_units(model, data, n, request.units))
-        forward, size = _tried_out(model, request, images.to(model.device))
+        say_what_the_cpu_does(model.device)
+        forward, size = _tried_out(model, request, placed(images, model.device))
         setup = Setup(
             request=request,
             k=k,
@@ -139,6 +141,7 @@ class PerturbProbe:
                 "data": data.name,
                 "methods": tuple(method.label for method in chosen.methods),
                 "metrics": tuple(metric.label for metric in metrics),
+                "output": model.output,
                 "precision": forward.precision,
                 "batch_size": size,
             }
@@ -295,6 +298,7 @@ def load_named_model(request: Perturb, *, allow_code: bool = False) -> Model:
         checkpoint=request.checkpoint,
         device=request.device,
         trust_remote_code=request.trust_remote_code,
+        output=request.output,
     )
 
 
@@ -320,7 +324,7 @@ def _model(request: Perturb, given: Given) -> Model:
     if given.model is None:
         return load_named_model(request)
     _only_by_name(request, OF_A_NAME)
-    return as_model(given.model)
+    return as_model(given.model).with_output(request.output)
 
 
 def _data(request: Perturb, given: Given, model: Model) -> ImageData:
