@@ -132,7 +132,7 @@ def roar(
         prepared.is_begun()
         cost = forecast_of(prepared)
         say(str(cost), stderr=as_json)
-        note_left_out(cost)
+        note_left_out(cost.left_out)
         if as_json:
             print_json({**cost_data(cost), "folder": str(prepared.out)})
         return

@@ -31,6 +31,7 @@ from faithscope.version import __version__
 if TYPE_CHECKING:
     from faithscope.api import Prepared
     from faithscope.result import Result
+    from faithscope.runs.cards import Left
     from faithscope.runs.scheduler import Forecast
 
 SOMETHING_WRONG, ERROR, SOME_FAILED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
@@ -300,12 +301,12 @@ def forecast_of(prepared: Prepared) -> Forecast:
         return prepared.forecast()
 
 
-def note_left_out(forecast: Forecast) -> None:
+def note_left_out(methods: Iterable[Left]) -> None:
     """Name the methods that the model does not allow, before anything is run."""
     from faithscope.cli.console import note
     from faithscope.verdicts.sentences import left_out
 
-    for line in left_out(forecast.left_out):
+    for line in left_out(methods):
         note(line)
 
 
@@ -331,7 +332,7 @@ def carry_out(prepared: Prepared, *, yes: bool = True, silent: bool = False) -> 
     if not silent:
         forecast = forecast_of(prepared)
         note(str(forecast))
-        note_left_out(forecast)
+        note_left_out(forecast.left_out)
         if begun:
             note(f"resuming the run in {prepared.out}")
         else:

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from faithscope.data.images import EXTENSIONS, preprocess
+from faithscope.data.decoding import preprocess
+from faithscope.data.files import EXTENSIONS
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, said
 from faithscope.models import Model
@@ -155,23 +156,25 @@ def photo_box(model: Model, size: tuple[int, int]) -> Box:
 
 def _find_box(model: Model, size: tuple[int, int]) -> Box:
     height, width = size
-    black, white = (_seen(model, np.full(size, level)) for level in (0.0, 255.0))
+    black, white = (_seen(model, np.full(size, level)) for level in (0, 255))
     spread = white - black
     if float(spread.min()) < 0.9 * float(spread.max()):
         raise _unknown(model, "it fills a part of the input itself")
-    ends = []
-    for axis, length in enumerate((height, width)):
-        ramp = 255 * (np.arange(length) + 0.5) / length
-        picture = np.broadcast_to(ramp[:, None] if axis == 0 else ramp, size)
-        level = (_seen(model, picture) - black) / spread
-        ends.append(_ends(model, level if axis == 0 else level.T, length))
+    ends = list[tuple[float, float]]()
+    for along, across in ((height, width), (width, height)):
+        ramp = 255 * (np.arange(along) + 0.5) / along
+        dither = (4 * np.arange(across) / across) % 1  # in the mean finer than 256 levels
+        picture = np.floor(ramp[:, None] + dither)
+        is_down = not ends
+        level = (_seen(model, picture if is_down else picture.T) - black) / spread
+        ends.append(_ends(model, level if is_down else level.T, along))
     (top, bottom), (left, right) = ends
     return top, left, bottom, right
 
 
 def _seen(model: Model, levels: np.ndarray) -> np.ndarray:
     """What a grey picture becomes: the mean over channels, in float64."""
-    grey = Image.fromarray(levels.round().astype(np.uint8)).convert("RGB")
+    grey = Image.fromarray(levels.astype(np.uint8)).convert("RGB")
     return preprocess(model, grey).double().mean(0).cpu().numpy()
 
 

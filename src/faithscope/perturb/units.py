@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from faithscope.errors import FaithscopeError, choose
+from faithscope.models.device import float64_device
 
 UNITS = ("pixels", "patches")
 UPSAMPLES = ("bilinear", "nearest")
@@ -27,12 +30,20 @@ def granularity_of(shape: Size, size: Size, grid: Size | None) -> str:
 
 
 def to_grids(
-    maps: Tensor, count: int, size: Size, grid: Size | None, what: str, photo: Size | None = None
+    maps: Tensor,
+    count: int,
+    size: Size,
+    grid: Size | None,
+    what: str,
+    *,
+    photo: Size | None = None,
+    whole: Sequence[int] = (),
 ) -> Tensor:
     """Maps of `count` images, in any usual shape, as one grid each.
 
     Channels are summed, and patch vectors laid out in rows. A grid may be coarser than the image,
-    or of the size of the photo that the image was made of.
+    in rows and columns, or of the size of the photo that the image was made of. What is refused is
+    said to be of the shape `whole`, of which these maps are a part.
 
     Shapes: [B, h, w], [B, C, h, w], [B, H, W, C] or [B, P] -> [B, h, w].
     """
@@ -45,11 +56,12 @@ def to_grids(
         found = maps[None]
     elif maps.ndim == 2 and grid is not None and shape[1:] == (grid[0] * grid[1],):
         found = maps.reshape(-1, *grid)
-    fits = found.ndim == 3 and len(found) == count
-    if fits and tuple(found.shape[1:]) != photo:
-        fits = 0 < found.shape[1] <= size[0] and 0 < found.shape[2] <= size[1]
-    if fits:
-        return found
+    if found.ndim == 3 and len(found) == count:
+        high, wide = found.shape[1:]
+        if (high, wide) in (size, grid, photo) or (0 < high < size[0] and 0 < wide < size[1]):
+            return found
+    shape = tuple(whole) or shape
+    count = shape[0] if whole else count
     by_patch = f", by patch [{count}, {grid[0] * grid[1]}]" if grid else ""
     advice = ""
     if count == 1 and maps.ndim == 3 and shape[1:] in (size, grid):
@@ -119,10 +131,11 @@ def _bilinear(maps: Tensor, dim: int, length: int) -> Tensor:
     `lerp` leaves them equal.
     """
     count = maps.shape[dim]
-    places = torch.arange(length, device=maps.device, dtype=torch.float64)
+    places = torch.arange(length, device=float64_device(maps.device), dtype=torch.float64)
     places = ((places + 0.5) * (count / length) - 0.5).clamp(0, count - 1)
     low = places.floor().to(torch.int64)
     weight = (places - low).to(maps.dtype).reshape((-1, 1) if dim == 1 else (1, -1))
+    low, weight = low.to(maps.device), weight.to(maps.device)
     high = (low + 1).clamp(max=count - 1)
     return torch.lerp(maps.index_select(dim, low), maps.index_select(dim, high), weight)
 

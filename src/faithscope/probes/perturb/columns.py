@@ -71,9 +71,10 @@ def choose_columns(
     columns += [Column(name, granularity=granularity(name)) for name in given]
     baselines = {held.label: held for held in kept if held.is_random}
     if request.random_draws:
-        found = ["pixel", *["patch"] * (grid is not None), *(held.granularity for held in columns)]
-        for label in map(matched_label, filter(None, found)):
-            baselines.setdefault(label, method_of(label))
+        for found in dict.fromkeys(["pixel", "patch", *(held.granularity for held in columns)]):
+            if found and (found != "patch" or grid is not None):
+                label = matched_label(found)
+                baselines.setdefault(label, method_of(label))
     for label, method in baselines.items():
         if any(label == column.label for column in columns):
             raise FaithscopeError(f"'{label}' is the name of random attribution: rename your own.")

@@ -74,15 +74,19 @@ class GivenMaps:
     ) -> Tensor:
         size = (batch.images.shape[-2], batch.images.shape[-1])
         grid = model.grid(*size)
-        whose = self.what if len(batch.samples) > 1 else f"{self.what} of '{batch.samples[0]}'"
-        maps = to_grids(values, len(batch.samples), size, grid, whose, photo)
+        whole, whose = (
+            (self.values.shape, self.what)
+            if isinstance(self.values, Tensor)
+            else ((), f"{self.what} of '{batch.samples[0]}'")
+        )
+        maps = to_grids(values, len(values), size, grid, whose, photo=photo, whole=whole)
         shape = tuple(maps.shape[1:])
         if photo is None or shape != photo or shape in (size, grid):
             return maps
-        box = photo_box(model, photo)
-        sides = (box[2] - box[0], box[3] - box[1])
-        high, wide = (min(side, max(1, round(own))) for side, own in zip(size, sides, strict=True))
-        return resample(maps, box, (high, wide))
+        top, left, bottom, right = photo_box(model, photo)
+        own = (max(1, round(bottom - top)), max(1, round(right - left)))
+        is_coarse = own[0] < size[0] and own[1] < size[1]
+        return resample(maps, (top, left, bottom, right), own if is_coarse else size)
 
     def digest(self) -> str:
         """A hash of all of them: gigabytes of many images, so without copies."""
