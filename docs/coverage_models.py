@@ -5,13 +5,14 @@ The rule, over what the three libraries register:
 - timm: models are grouped by file and by structure (the class of the model, the set of classes of
   its submodules, its pooling, its number of prefix tokens). A file whose smallest model keeps one
   grid from end to end gives the smallest model of every structure; a file whose grids shrink from
-  stage to stage gives its smallest model that attends. timm's convolutional networks are left out:
-  the same methods run on all of them, and those of the two other libraries stand for them.
+  stage to stage gives its smallest model that attends.
 - transformers: every image classifier; every tower for zero-shot classification, times random
   class embeddings; every other image model that pools to one vector, with a linear probe.
 - torchvision: the smallest model of every file, and of every structure that attends.
 
-What does not take one image is named under "left_out", with the reason. Weights are random. Models
+Convolutional networks of timm and transformers are left out: the same methods run on all of them,
+and those of torchvision stand for them. What does not take one image is left out, too; "left_out"
+says why. Weights are random. Models
 that keep one grid have two narrow blocks and 8 × 8 patches where the constructor takes such
 options, and no image is larger than it must be: none of that changes what is known or refused.
 """
@@ -26,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -51,16 +51,17 @@ Entry = dict[str, Any]
 
 
 class Tower(nn.Module):
-    """Zero-shot classification: an image tower times random embeddings of ten classes."""
+    """The image tower of a model for zero-shot classification, without its text part."""
 
-    def __init__(self, tower: nn.Module, width: int) -> None:
+    def __init__(self, whole: nn.Module) -> None:
         super().__init__()
-        self.tower = tower
-        self.register_buffer("embeddings", F.normalize(torch.randn(10, width), dim=-1))
+        for name, _ in list(whole.named_children()):
+            if name.startswith("text"):
+                delattr(whole, name)
+        self.whole = whole
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        features = pooled(self.tower.get_image_features(pixel_values=pixel_values))
-        return 100 * F.normalize(features, dim=-1) @ self.embeddings.T
+        return pooled(self.whole.get_image_features(pixel_values=pixel_values))
 
 
 class Probe(nn.Module):
@@ -125,7 +126,10 @@ def transformers_module(rest: str) -> nn.Module:
                 raise
     if not kind:
         return module
-    return {"zero_shot": Tower, "probe": Probe}[kind](module, pooled(output).flatten(1).shape[1])
+    width = pooled(output).flatten(1).shape[1]
+    if kind == "probe":
+        return Probe(module, width)
+    return fs.zero_shot(Tower(module), torch.randn(10, width), 100.0).module
 
 
 def small_config(config_class: Any, *, narrow: bool = False) -> Any:
@@ -290,6 +294,7 @@ def transformers_models() -> Iterator[Entry]:
         for family, name in auto.MODEL_FOR_IMAGE_MAPPING_NAMES.items()
         if family not in classifiers
     }
+    convolutional = "no attention between positions: torchvision's stand for it"
     for form, mapping in (("{}", classifiers), ("zero_shot({})", towers), ("probe({})", bare)):
         seen = set()
         for family, classes in mapping.items():
@@ -299,7 +304,9 @@ def transformers_models() -> Iterator[Entry]:
                 seen.add(name)
                 spec = f"transformers:{form.format(name)}"
                 entry = {"model": spec, "family": f"transformers {family}"}
-                yield first_that_runs(entry, [{}])
+                found = first_that_runs(entry, [{}])
+                none = found.get("kind") == "none"
+                yield {**entry, "reason": convolutional} if none else found
 
 
 def torchvision_models() -> Iterator[Entry]:

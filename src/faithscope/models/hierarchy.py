@@ -7,7 +7,7 @@ is, whether they see windows, and what else stands between the softmax and the v
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -31,7 +31,7 @@ class Part:
 
 
 def describe_hierarchy(module: nn.Module) -> str | None:
-    """The reason why attention of this module is no one stack over one grid; None if it may be.
+    """The reason why the attention of a module is no stack over one grid; None if it may be.
 
     >>> describe_hierarchy(nn.Conv2d(3, 8, 3))
     'it has no attention between positions'
@@ -39,29 +39,52 @@ def describe_hierarchy(module: nn.Module) -> str | None:
     parts = list(_parts(module))
     if not parts:
         return "it has no attention between positions"
-    for part in parts:
-        reason = _odd(part.module)
-        if reason:
-            return reason
+    odd = (describe_attention(part.module) for part in parts)
+    reason = next(filter(None, odd), None) or _describe_stages(module, parts)
+    if reason is None and _shrinks_before(module, parts[0]):
+        return (
+            "it attends only in its last stages, behind others without queries and keys: there is "
+            "no single roll-out over its patches"
+        )
+    return reason
+
+
+def describe_stages(module: nn.Module, attentions: Iterable[nn.Module]) -> str | None:
+    """The reason why these parts of a module are no stack over one grid; None if they may be."""
+    chosen = set(map(id, attentions))
+    return _describe_stages(module, [part for part in _parts(module) if id(part.module) in chosen])
+
+
+def describe_attention(part: nn.Module) -> str | None:
+    """What makes attention one without a matrix of probabilities between positions; None if not."""
+    names = {name for name, _ in (*part.named_children(), *part.named_parameters(recurse=False))}
+    kind = type(part).__name__
+    if names & {"proj_l", "proj_w", "talking_head1", "talking_head2"}:
+        return "its attention mixes heads before and after the softmax (talking heads)"
+    if "temperature" in names or "Channel" in kind:
+        return "its attention is between channels (cross-covariance), not between positions"
+    if "gating_param" in names:
+        return "its attention is mixed with a second one, of positions, by a gate"
+    if names & {"kernel_func", "w_g", "crpe"} or "Linear" in kind:
+        return "its attention is linear: there is no matrix of probabilities between positions"
+    return None
+
+
+def _describe_stages(module: nn.Module, parts: list[Part]) -> str | None:
     widths = [width for width, _ in groupby(parts, key=lambda part: part.width)]
     distinct = sorted(set(widths))
-    where = " in windows," if any(map(_in_windows, _around(module, parts))) else ""
+    if len(distinct) < 2:
+        return None
     if len(widths) > len(distinct):
         return (
             f"its attention runs over {len(distinct)} sets of tokens side by side, of "
             f"{_and(distinct)} channels: there is no single roll-out"
         )
-    if len(distinct) > 1:
-        return (
-            f"its attention is computed{where} in {len(distinct)} stages of different grids, of "
-            f"{_and(distinct)} channels: there is no single roll-out"
-        )
-    if _shrinks_before(module, parts[0]):
-        return (
-            "it attends only in its last stages, behind others without queries and keys: there is "
-            "no single roll-out over its patches"
-        )
-    return None
+    where = " in windows," if any(map(_in_windows, _around(module, parts))) else ""
+    return (
+        f"its attention is computed{where} in {len(distinct)} stages of different grids, of "
+        f"{_and(distinct)} channels: there is no single roll-out"
+    )
 
 
 def _parts(module: nn.Module) -> Iterator[Part]:
@@ -85,21 +108,6 @@ def _width(layer: nn.Module) -> int:
             if isinstance(getattr(child, size, None), int):
                 return int(getattr(child, size))
     return 0
-
-
-def _odd(part: nn.Module) -> str | None:
-    """What makes attention one that has no matrix of probabilities between positions."""
-    names = {name for name, _ in (*part.named_children(), *part.named_parameters(recurse=False))}
-    kind = type(part).__name__
-    if names & {"proj_l", "proj_w", "talking_head1", "talking_head2"}:
-        return "its attention mixes heads before and after the softmax (talking heads)"
-    if "temperature" in names or "Channel" in kind:
-        return "its attention is between channels (cross-covariance), not between positions"
-    if "gating_param" in names:
-        return "its attention is mixed with a second one, of positions, by a gate"
-    if names & {"kernel_func", "w_g", "crpe"} or "Linear" in kind:
-        return "its attention is linear: there is no matrix of probabilities between positions"
-    return None
 
 
 def _around(module: nn.Module, parts: list[Part]) -> Iterator[nn.Module]:

@@ -38,7 +38,7 @@ def as_feature_map(model: Model, output: Any, images: Tensor) -> Tensor:
 
     Shapes: -> [B, D, h, w].
     """
-    given = first_tensor(output)
+    given = _given(output)
     if given is None or not given.ndim or len(given) != len(images):
         raise ValueError("it gives no tensor with a row for each image")
     size = (images.shape[-2], images.shape[-1])
@@ -69,8 +69,9 @@ def _layouts(model: Model, size: Size, count: int) -> Iterator[tuple[int, Size]]
     """Prefix and grid that so many tokens can have: the ViT's own, or none or one and a grid."""
     grid = model.grid(*size)
     if isinstance(model.vit, ViTView) and grid is not None:
-        if count == model.vit.prefix_tokens + grid[0] * grid[1]:
-            yield model.vit.prefix_tokens, grid
+        known = model.vit.count_prefix(count, grid[0] * grid[1])
+        if known is not None:
+            yield known, grid
         return
     for prefix in (0, 1):
         for high in range(1, size[0] + 1):
@@ -89,7 +90,7 @@ def propose_layer(model: Model, images: Tensor) -> str | None:
 
     def keep(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
-            given = first_tensor(output)
+            given = _given(output)
             found.setdefault(name, []).extend([] if given is None else [given])
 
         return hook
@@ -118,10 +119,10 @@ def propose_layer(model: Model, images: Tensor) -> str | None:
     return None
 
 
-def first_tensor(output: Any) -> Tensor | None:
+def _given(output: Any) -> Tensor | None:
     """What a layer gave, if it is a tensor or begins with one."""
-    given = output[0] if isinstance(output, tuple) and output else output
-    return given if isinstance(given, Tensor) else None
+    first = output[0] if isinstance(output, tuple) and output else output
+    return first if isinstance(first, Tensor) else None
 
 
 @contextmanager
@@ -130,7 +131,7 @@ def watching(layer: nn.Module) -> Iterator[list[Tensor]]:
     seen: list[Tensor] = []
 
     def hook(_: nn.Module, __: Any, output: Any) -> Any:
-        given = first_tensor(output)
+        given = _given(output)
         if given is None:
             return None
         seen.append(given)
