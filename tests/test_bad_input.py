@@ -107,7 +107,7 @@ def test_a_result_knows_its_methods_and_metrics_only(module):
     ("images", "words"),
     [
         (images_of(SIZE)[0], ["[batch, channels, height, width]", "[3, 32, 32]", "images[None]"]),
-        (images_of(SIZE).to(torch.uint8), ["float", "uint8", "model.transform"]),
+        (images_of(SIZE).to(torch.uint8), ["no preprocessing", "fs.wrap"]),
         (images_of(SIZE)[:0], ["no images"]),
         (images_of((40, 40)), ["cannot run", "[3, 40, 40]", "32"]),
         (images_of(SIZE)[:, :1], ["cannot run", "[1, 32, 32]", "channels"]),
@@ -128,10 +128,10 @@ def test_images_that_do_not_fit_are_refused(module, images, words):
     [
         ([], ["no images"]),
         ([images_of(SIZE)[0, 0]], ["[channels, height, width]", "[32, 32]"]),
-        ([Image.new("RGB", SIZE)], ["Image", "model.transform"]),
-        (["a.png", "b.png"], ["str", "folder"]),
-        ({"images": images_of(SIZE)}, ["dict", "a loader or a data set"]),
-        (7, ["int", "a loader or a data set"]),
+        ([Image.new("RGB", SIZE)], ["no preprocessing", "fs.wrap"]),
+        (["a.png", "b.png"], ["None of the 2 images", "'a.png'", "FileNotFoundError"]),
+        ({"images": images_of(SIZE)}, ["dict", "a data set or a loader"]),
+        (7, ["int", "a data set or a loader"]),
         (iter(["a.png"]), ["A loader must yield images", "str"]),
         (iter([{"image": images_of(SIZE)}]), ["A loader must yield images", "dict"]),
         (iter([]), ["no images"]),
@@ -141,11 +141,6 @@ def test_images_that_do_not_fit_are_refused(module, images, words):
 def test_what_holds_no_images_is_refused(module, images, words):
     with refused(*words):
         fs.evaluate(module, images, "gradient", "saco")
-
-
-def test_explain_takes_one_tensor(module):
-    with refused("one tensor [B, C, H, W]", "list"):
-        fs.explain(module, list(images_of(SIZE)), "gradient")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_evaluate_refuses(options, words):
         (lambda: fs.load_study(Path(__file__), 5), []),
         (lambda: fs.load_result(None), ["must be a path", "None"]),
         (lambda: fs.load_results(3), ["must be a path", "3"]),
-        (lambda: fs.load_data(3, fs.wrap(toy(4, 4))), ["data must be a path", "3"]),
+        (lambda: fs.load_data(3, fs.wrap(toy(4, 4))), ["Images are", "got int"]),
         (lambda: fs.load_data("x", toy(4, 4)), ["faithscope Model"]),
         (lambda: fs.load_data("x", fs.wrap(toy(4, 4)), limit="x"), ["limit must be", "'x'"]),
         (lambda: fs.roar(bag_texts(), 3), ["'bilstm'", "learner", "3"]),

@@ -14,7 +14,7 @@ from bags import BagLearner, bag_texts
 from commands import csv, fails, rows, run
 from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.learner import Recipe
-from faithscope.studies import forecast_study, make_study
+from faithscope.studies import forecast_study, former_label, make_study, prepare_cells
 from families import refused
 from fuzzing import in_time
 
@@ -88,7 +88,12 @@ def test_axes_take_one_value_or_several_and_every_combination_is_a_cell(tmp_path
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n" * 1, ["key of a study 'a'"]),
         ("models: m:x\ndata: d\nk: &k [5, *k]\n", ["is not YAML", "aliases"]),
         ("model: &a " + "x" * 300_000, ["is not YAML", "larger than"]),
-        (f"data: d\nmodels: m:{'x' * 300}\n", ["no folder"]),
+        ("data: d\nmodel: {checkpoint: w}\n", ["is a name, or has one"]),
+        ("data: d\nmodel: {a=b: 'm:x'}\n", ["label of a model is a plain word", "'a=b'"]),
+        ("data: d\nmodel: [{name: 'm:x', label: 3}]\n", ["label of a model", "got 3"]),
+        ("data: d\nmodel: [{name: 'm:x', label: v}, {name: 'm:y', label: v}]\n", ["called 'v_d"]),
+        ("data: d\nmodel: m:x\nallow_code: true\n", ["may not give 'allow_code'", "--allow-code"]),
+        ("data: d\nmodel: m:x\nmethods: a.py\n", ["Unknown method 'a.py'"]),
         (
             "data: d\nmodels: m:x\n"
             + "".join(f"{key}: {list(range(300))}\n" for key in ("fill", "units", "seed")),
@@ -124,6 +129,77 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path):
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
     with in_time(5), refused("is not YAML", "aliases"):
         fs.load_study(written(tmp_path, "\n".join(lines)))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"small vit": TINY, "other": {"name": TINY, "checkpoint": "w.safetensors"}},
+        [
+            {"label": "small vit", "name": TINY},
+            {"label": "other", "name": TINY, "checkpoint": "w.safetensors"},
+        ],
+    ],
+    ids=["by_label", "listed"],
+)
+def test_models_have_labels(model):
+    study = make_study({"name": "s", "model": model, "data": "bundled:cifar10"})
+    assert list(study.cells) == ["small-vit_bundled-cifar10_mean", "other_bundled-cifar10_mean"]
+    assert [cell.model for cell in study.cells.values()] == [
+        f"small vit={TINY}",
+        f"other={TINY}",
+    ]
+    assert [cell.checkpoint for cell in study.cells.values()] == [None, "w.safetensors"]
+
+
+def test_folders_are_named_by_what_is_not_as_usual():
+    asked = {"name": "s", "model": TINY, "data": "bundled:cifar10", "fill": ["mean", "blur"]}
+    plain, blurred = make_study(asked).cells
+    assert max(len(plain), len(blurred)) < 80
+    assert (plain.removesuffix("_mean"), plain[-20:]) == (
+        *(blurred.removesuffix("_blur"),),
+        "bundled-cifar10_mean",
+    )
+    whole = {"units": "patches", "upsample": "nearest", "ties": "descending", "seed": 3}
+    (label,) = make_study({**asked, **whole, "fill": "mean"}).cells
+    assert label == f"{plain}_patches_nearest_descending_seed-3"
+    others = [TINY.replace("depth=1", f"depth={depth}") for depth in (2, 3)]
+    assert len(make_study({**asked, "model": [TINY, *others]}).cells) == 6
+
+
+def test_a_run_in_a_folder_with_its_former_name_goes_on(small, tmp_path, monkeypatch):
+    study = make_study({**small, "fills": ["mean", "black"]})
+    fs.run_study(study, tmp_path)
+    first, second = study.cells
+    former = former_label(study.cells[first])
+    assert former.endswith("_bundled-cifar10_mean_pixels_bilinear_ascending_0")
+    (tmp_path / first).rename(tmp_path / former)
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("a finished cell is run again")
+
+    monkeypatch.setattr("faithscope.probes.perturb.worker.ask_shard", forbidden)
+    assert list(fs.run_study(study, tmp_path).results) == [former, second]
+    assert not (tmp_path / first).exists()
+
+
+def test_the_label_stands_in_tables_and_the_name_in_the_plan(small, tmp_path):
+    (model,) = small["models"]
+    study = make_study({**small, "models": {"tiny": model}})
+    (result,) = fs.run_study(study, tmp_path).results.values()
+    assert result.manifest.model.name == "tiny"
+    assert result.manifest.plan.given["model"] == TINY
+    assert {*result.scores["model"].to_pylist()} == {"tiny"}
+
+
+def test_text_models_have_labels(tmp_path):
+    data = csv(tmp_path / "texts.csv", rows())
+    few = {"seeds": 1, "levels": [50], "measures": ["gradient"], "epochs": 1}
+    content = {"kind": "roar", "name": "s", "data": str(data), "model": {"net": "bilstm"}, **few}
+    (prepared,) = [held for _, held in prepare_cells(make_study(content))]
+    assert prepared.plan.model.name == "net"
+    with refused("Unknown text model 'net=lstm'"):
+        make_study({**content, "model": {"net": "lstm"}})
 
 
 def test_a_study_that_is_not_there_is_refused(tmp_path):

@@ -9,27 +9,27 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithscope.data import ImageData, as_image_data, as_tensor, class_numbers, image_digests
+from faithscope.data import Batch, ImageData, class_numbers, load_data
 from faithscope.data.images import loaders_named
 from faithscope.data.text import TextData
-from faithscope.errors import FaithscopeError, said, shown
+from faithscope.errors import FaithscopeError, said, shown, warn
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods, try_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
+from faithscope.models.device import placed, say_what_the_cpu_does
 from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_units
 from faithscope.probes import probe_of
+from faithscope.probes.perturb.probe import with_code
 from faithscope.probes.probe import Probe
 from faithscope.probes.refusals import leave_out
 from faithscope.registry import as_list, listed
@@ -43,17 +43,26 @@ from faithscope.request import (
     as_place,
     check_request,
 )
-from faithscope.result import Result, as_result, load_result, named_objects
+from faithscope.result import Comparison, Result, as_result, load_result, named_objects
 from faithscope.runs import parcel
 from faithscope.runs.executor import Executor, Planned
 from faithscope.runs.local import Local
 from faithscope.runs.parcel import Parcel, Unpacked
 from faithscope.runs.plan import Plan
+from faithscope.runs.progress import following
 from faithscope.runs.run import Run, check_defined
-from faithscope.runs.scheduler import Forecast, Report, Scheduler, State, forecast, look
+from faithscope.runs.scheduler import (
+    Forecast,
+    Progress,
+    Report,
+    Scheduler,
+    State,
+    forecast,
+    look,
+)
 from faithscope.runs.stages import KEEP_EVERY
 from faithscope.runs.store import Store, begun_plan, check_folder
-from faithscope.verdicts.compare import Comparison, compare_findings
+from faithscope.verdicts.compare import compare_findings
 from faithscope.verdicts.sentences import left_out
 
 if TYPE_CHECKING:
@@ -90,79 +99,129 @@ def renamed(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorate
 
 
+@overload
+def explain(
+    model: ModelLike,
+    data: Any,
+    methods: Literal["all", "registered"],
+    *,
+    target: Tensor | int | None = ...,
+    units: Literal["pixels", "patches"] = ...,
+    upsample: Literal["bilinear", "nearest"] = ...,
+    seed: int = ...,
+    output: Literal["auto", "softmax", "sigmoid"] = ...,
+    strict: bool = ...,
+    progress: Report | bool | None = ...,
+) -> dict[str, Tensor]: ...
+@overload
+def explain(
+    model: ModelLike,
+    data: Any,
+    methods: MethodLike,
+    *,
+    target: Tensor | int | None = ...,
+    units: Literal["pixels", "patches"] = ...,
+    upsample: Literal["bilinear", "nearest"] = ...,
+    seed: int = ...,
+    output: Literal["auto", "softmax", "sigmoid"] = ...,
+    strict: bool = ...,
+    progress: Report | bool | None = ...,
+) -> Tensor: ...
+@overload
+def explain(
+    model: ModelLike,
+    data: Any,
+    methods: Iterable[MethodLike],
+    *,
+    target: Tensor | int | None = ...,
+    units: Literal["pixels", "patches"] = ...,
+    upsample: Literal["bilinear", "nearest"] = ...,
+    seed: int = ...,
+    output: Literal["auto", "softmax", "sigmoid"] = ...,
+    strict: bool = ...,
+    progress: Report | bool | None = ...,
+) -> dict[str, Tensor]: ...
 @renamed(images="data")
 def explain(
     model: ModelLike,
-    data: Tensor | np.ndarray,
+    data: Any,
     methods: MethodLike | Iterable[MethodLike],
     *,
     target: Tensor | int | None = None,
     units: Literal["pixels", "patches"] = "pixels",
     upsample: Literal["bilinear", "nearest"] = "bilinear",
     seed: int = 0,
+    output: Literal["auto", "softmax", "sigmoid"] = "auto",
     strict: bool = False,
+    progress: Report | bool | None = None,
 ) -> Tensor | dict[str, Tensor]:
     """Explain images by one method or several, sharing the passes they need.
 
     Args:
         model: a Model, a torch module or a name.
-        data: images [B, C, H, W], float, normalised for the model.
+        data: images [B, C, H, W], float, normalised for the model, or whatever `fs.load_data`
+            takes: a name, a path, PIL images, a data set, a loader. All must have one shape, and
+            one that cannot be read is an error: maps and images go together.
         methods: a name, a Method or a function; a list (or "all") gives a dict by label, without
             those that the model does not allow, which are warned of.
         target: class to explain, an int or [B]; None is the predicted class.
         units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w].
         upsample: how patch maps become pixel maps, "bilinear" or "nearest".
         seed: of random methods.
+        output: how logits become probabilities; "sigmoid" for a module with one logit, of which
+            target 1 explains z and target 0 explains -z.
         strict: stop with an error where a method would be left out.
+        progress: None draws a bar where somebody is watching, of many images; False is silent; a
+            function is called with how many are explained.
 
     Returns:
-        Maps in the model's type (at least float32), those of LRP and random ones in float64.
+        Maps in the model's type (at least float32), those of LRP and random ones in float64; on the
+        model's device, or on the CPU if that has no float64 (Apple's GPUs).
     """
     model = as_model(model)
-    options = {"units": units, "upsample": upsample, "seed": seed, "strict": strict}
-    request = check_request(Perturb, {"model": model.name, "data": "given", **options})
-    if not isinstance(data, Tensor | np.ndarray):
-        raise FaithscopeError(
-            f"fs.explain takes images as one tensor [B, C, H, W], got {type(data).__name__}."
-        )
-    images = as_tensor(data, "images").detach()
-    as_image_data(images)
-    if not torch.isfinite(images).all():
-        raise FaithscopeError(
-            "The images hold NaN or infinite values: there is nothing to explain."
-        )
-    images = images.to(model.device)
+    shown_as = {"units": units, "upsample": upsample, "output": output}
+    options = {"model": model.name, "data": "given", "seed": seed, "strict": strict, **shown_as}
+    request = check_request(Perturb, options)
+    model = model.with_output(request.output)
+    say_what_the_cpu_does(model.device)
     chosen = resolve_methods(methods)
-    size = (images.shape[-2], images.shape[-1])
-    goal = _explain_target(images, target)
-    keys = image_digests(images)
-
-    def explained() -> list[Tensor]:
-        pairs = [(method, 0) for method in chosen]
-        how = {"seed": request.seed, "batch_size": EXPLAIN_BATCH}
-        return explain_images(model, images, goal, pairs, keys=keys, **how)[0]
-
-    try:
-        try:
-            maps = explained()
-        except FaithscopeError as error:
-            chosen = _allowed(model, images[:1], chosen, keys, request, error)
-            maps = explained()
-    except FaithscopeError:
-        raise
-    except Exception as error:
-        _check_fit(model, images, goal)
-        labels = ", ".join(method.label for method in chosen)
-        raise FaithscopeError(
-            f"{labels}: these images cannot be explained ({said(error)}): choose other methods, or "
-            "fs.evaluate, which leaves out what fails."
-        ) from error
-    grid = model.require_grid(images, "units='patches'") if request.units == "patches" else None
+    held = load_data(data, model)
+    goals = None if target is None else class_numbers("target", target)
+    if len(held):  # of a loader nobody may know
+        _check_targets(goals, len(held))
+    parts, done, size = list[list[Tensor]](), 0, EXPLAIN_BATCH
+    with following("images", progress if len(held) > EXPLAIN_BATCH else False) as report:
+        for batch in _batches_to_explain(held):
+            report(Progress("explaining", "", done, len(held)))
+            images, count = placed(batch.images, model.device), len(batch.images)
+            goal = None
+            if goals is not None:
+                goal = (goals if goals.ndim else goals.expand(done + count))[done : done + count]
+                goal = goal.to(model.device)
+                _check_targets(goal, count)
+            explained = partial(
+                _explained, model, batch, images, goal, seed=request.seed, size=size
+            )
+            try:
+                made, size = explained(chosen)
+            except FaithscopeError as error:
+                if done:
+                    raise
+                chosen = _allowed(model, images[:1], chosen, batch.keys, request, error)
+                made, size = explained(chosen)
+            shape, grid = (images.shape[-2], images.shape[-1]), None
+            if request.units == "patches":
+                grid = model.require_grid(images, "units='patches'")
+            parts.append(
+                [to_units(maps, request.units, shape, grid, request.upsample) for maps in made]
+            )
+            done += count
+    _check_targets(goals, done)
     by_label = {
-        method.label: to_units(values, request.units, size, grid, request.upsample)
-        for method, values in zip(chosen, maps, strict=True)
+        method.label: torch.cat([part[place] for part in parts])
+        for place, method in enumerate(chosen)
     }
-    single = isinstance(methods, Method) or callable(methods)
+    single = callable(methods) or not isinstance(methods, Iterable)
     if single or (isinstance(methods, str) and methods not in ("all", "registered")):
         return by_label[chosen[0].label]
     return by_label
@@ -182,20 +241,21 @@ def _allowed(
         raise error
     kept, left = leave_out(methods, refused, asked=(), strict=request.strict)
     for line in left_out(left):
-        warnings.warn(line, stacklevel=4)
+        warn(line)
     return kept
 
 
 @renamed(images="data")
 def evaluate(
     model: ModelLike,
-    data: Tensor | np.ndarray | ImageData | Iterable[Any] | str | Path,
+    data: Any,
     methods: MethodLike | Iterable[MethodLike] | None = None,
     metrics: MetricLike | Iterable[MetricLike] = "all",
     *,
     labels: Tensor | Iterable[int] | None = None,
     maps: Mapping[str, Any] | None = None,
     target: str | int | Tensor = "predicted",
+    output: Literal["auto", "softmax", "sigmoid"] = "auto",
     k: int | str | Iterable[int | str] = 10,
     fill: str = "mean",
     units: Literal["pixels", "patches"] = "pixels",
@@ -220,7 +280,7 @@ def evaluate(
     out: str | Path | None = None,
     strict: bool = False,
     trust_remote_code: bool = False,
-    progress: Report | None = None,
+    progress: Report | bool | None = None,
 ) -> Result:
     """Measure how faithful explanations are to the model they explain.
 
@@ -229,16 +289,18 @@ def evaluate(
 
     Args:
         model: a Model, a torch module or a name.
-        data: images [B, C, H, W] normalised for the model, a list, a loader, a data set, a folder
-            or "bundled:cifar10".
+        data: images [B, C, H, W] normalised for the model, or whatever `fs.load_data` takes: a
+            folder, a pattern or another name, PIL images, a list, a data set, a loader.
         methods: names, Methods or functions (module, images, target) -> maps; "all" are the
             papers'. The default is "all", or none if `maps` are given. Of several, those that the
             model does not allow are left out and named in `result.left_out`.
         metrics: names, Metrics or functions of Responses; "all" are the papers' five.
-        labels: [B], for `auc`, target="label" and accuracy.
+        labels: [B], for `auc`, target="label" and accuracy, where the data has none of its own.
         maps: maps from anywhere, by name: [B, H, W] or coarser, with channels to sum, patch vectors
             [B, P], a list with a map for each image, a dict or a folder of files by their names.
         target: whose probability is watched: "predicted", "label", a class or [B].
+        output: how logits become probabilities: "softmax", or each by its own "sigmoid" (several
+            labels an image, or one logit: target 1 is p, target 0 is 1 - p); "auto" asks the model.
         k: SaCo's number of groups, or "auto" to choose it per map; several share most passes.
         fill: what replaces removed units: mean, black, noise, blur, inpaint.
         units: what is ranked and removed: "pixels" or whole "patches".
@@ -250,7 +312,7 @@ def evaluate(
         precision: of the perturbed passes: auto, fp64, fp32, tf32, fp16, bf16.
         tolerance: visit images in random order, and stop when every mean is known to within it.
         batch_size: inputs per model call; "auto" chooses once.
-        limit: use only so many images, spread evenly, of data by name.
+        limit: use only so many images, spread evenly.
         checkpoint: local weights of a model by name.
         pretrained: fetch the library's own weights of a model by name.
         pictures: of how many images small pictures and maps are kept for the report's gallery.
@@ -265,7 +327,8 @@ def evaluate(
             not allow, an image that cannot be read, or that the model or a method fails on, or a
             score that is not defined.
         trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
-        progress: called with where the run is, for a progress bar.
+        progress: None draws a bar where somebody is watching, a terminal or a notebook; False is
+            silent; a function is called with where the run is.
     """
     asked = dict(locals())
     asked.pop("progress")
@@ -298,7 +361,7 @@ def roar(
     keep_every: float = 5.0,
     strict: bool = False,
     trust_remote_code: bool = False,
-    progress: Report | None = None,
+    progress: Report | bool | None = None,
 ) -> Result:
     """Measure how faithful measures for text are: mask what they point to, retrain, test.
 
@@ -329,7 +392,8 @@ def roar(
         strict: stop with an error where something would be left out: a measure that the model
             cannot give, or a score that is not defined.
         trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
-        progress: called with where the run is, for a progress bar.
+        progress: None draws a bar where somebody is watching, a terminal or a notebook; False is
+            silent; a function is called with where the run is.
     """
     asked = dict(locals())
     asked.pop("progress")
@@ -388,7 +452,14 @@ def _prepare(
     names = {"model": model_name, "data": data_name, "methods": method_names}
     request = check_request(kind, {**names, "metrics": metric_names, **options})
     held = Given(model=model, data=data, methods=methods, metrics=metrics, **given)
-    return prepare_request(request, held)
+    return prepare_typed(request, held)
+
+
+def prepare_typed(request: Request, given: Given) -> Prepared:
+    """The same of names that a person typed, among which there may be Python code."""
+    if isinstance(request, Perturb):
+        request, given = with_code(request, given)
+    return prepare_request(request, given)
 
 
 def prepare_request(request: Request, given: Given | None = None) -> Prepared:
@@ -488,15 +559,18 @@ class Prepared:
                 return Forecast(cost, self.planned.expected * per.get(unit, 0.0), 1)
             return forecast(state, tasks, self.executor.measure, self.executor.workers)
 
-    def run(self, progress: Report | None = None) -> Result:
+    def run(self, progress: Report | bool | None = None) -> Result:
         """Run every task that is not finished yet, and collect them all.
 
         With a folder, finished tasks are kept there, and the same request that was stopped resumes.
         """
-        if progress is not None and not callable(progress):
-            raise FaithscopeError(f"progress must be a function, got {shown(progress)}.")
         kept = "" if self.out is None else str(self.out)
-        with enough_memory(kept), loaders_named(), Store.open(self.out, self.plan) as store:
+        with (
+            enough_memory(kept),
+            loaders_named(),
+            following(self.probe.unit, progress) as report,
+            Store.open(self.out, self.plan) as store,
+        ):
             found = store.finished()
             if found is not None:
                 self._check_finished(found)
@@ -505,12 +579,8 @@ class Prepared:
                 is_whole = state is None or not state.todo  # what is kept beside the tables, too
                 if is_whole or store.refusal is not None:
                     return as_result(found)
-            scheduler = Scheduler(
-                store,
-                self.probe.unit,
-                rule=self.probe.rule(self.plan),
-                report=progress or (lambda _: None),
-            )
+            rule = self.probe.rule(self.plan)
+            scheduler = Scheduler(store, self.probe.unit, rule=rule, report=report)
             tasks = self.planned.tasks
             if isinstance(tasks, list):
                 scheduler.begin(tasks)
@@ -545,10 +615,9 @@ class Prepared:
         wanted = getattr(self.request, "pictures", 0)
         kept = len(run.pictures["sample"].unique())
         if kept < min(wanted, run.samples.num_rows):
-            warnings.warn(
+            warn(
                 f"The run is finished and has kept pictures of {kept} images: choose another "
-                "folder to keep more.",
-                stacklevel=3,
+                "folder to keep more."
             )
 
 
@@ -598,13 +667,14 @@ def compare(
     one, other = (
         source if isinstance(source, Result) else load_result(source) for source in (first, second)
     )
-    return compare_findings(
+    found = compare_findings(
         one,
         other,
         methods=None if methods is None else _words("method", methods),
         metrics=None if metrics is None else _words("metric", metrics),
         allow=_words("option", allow),
     )
+    return Comparison(**vars(found))
 
 
 def _words(kind: str, given: Any) -> list[str]:
@@ -638,18 +708,62 @@ def _target(target: Any) -> tuple[Tensor | None, str | int]:
     return numbers, f"given:{digest.hexdigest()}"
 
 
-def _explain_target(images: Tensor, target: Tensor | int | None) -> Tensor | None:
-    if target is None:
-        return None
-    goal = class_numbers("target", target).to(images.device)
-    if goal.ndim == 0:
-        goal = goal.expand(len(images))
-    if goal.shape != (len(images),):
-        raise FaithscopeError(
-            f"target must be a class or one class for each of the {len(images)} images, got shape "
-            f"{list(goal.shape)}."
+def _batches_to_explain(data: ImageData) -> Iterator[Batch]:
+    """Images batch by batch, in their order: all of one shape, none left out."""
+    first: list[int] | None = None
+    for batch in data.batches(EXPLAIN_BATCH):
+        for left in batch.skipped:
+            raise FaithscopeError(
+                f"The image '{left.sample}' cannot be explained: {left.reason}; take it out, or "
+                "use fs.evaluate, which leaves it out."
+            )
+        shape = list(batch.images.shape[1:])
+        if first is not None and shape != first and len(batch.images):
+            raise FaithscopeError(
+                f"The images have several shapes, {first} and {shape}, so that their maps are not "
+                "one tensor: explain those of one shape at a time."
+            )
+        if len(batch.images):
+            first = shape
+            yield batch
+    if first is None:
+        raise FaithscopeError("There are no images: give at least one.")
+
+
+def _explained(
+    model: Model,
+    batch: Batch,
+    images: Tensor,
+    goal: Tensor | None,
+    methods: Sequence[Method],
+    *,
+    seed: int,
+    size: int,
+) -> tuple[list[Tensor], int]:
+    """The maps of a batch by each method, and how many images fitted into memory together."""
+    pairs = [(method, 0) for method in methods]
+    try:
+        maps, size, _ = explain_images(
+            model, images, goal, pairs, keys=batch.keys, seed=seed, batch_size=size
         )
-    return goal
+    except FaithscopeError:
+        raise
+    except Exception as error:
+        _check_fit(model, images, goal)
+        labels = ", ".join(method.label for method in methods)
+        raise FaithscopeError(
+            f"{labels}: these images cannot be explained ({said(error)}): choose other methods, or "
+            "fs.evaluate, which leaves out what fails."
+        ) from error
+    return maps, size
+
+
+def _check_targets(goals: Tensor | None, count: int) -> None:
+    if goals is not None and goals.ndim and goals.shape != (count,):
+        raise FaithscopeError(
+            f"target must be a class or one class for each of the {count} images, got shape "
+            f"{list(goals.shape)}."
+        )
 
 
 def _check_fit(model: Model, images: Tensor, target: Tensor | None) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -17,7 +16,7 @@ from keyword import iskeyword
 from numbers import Integral, Real
 from typing import Any, Generic, TypeVar
 
-from faithscope.errors import FaithscopeError, shown, unknown
+from faithscope.errors import FaithscopeError, shown, unknown, warn
 
 T = TypeVar("T")
 
@@ -115,10 +114,7 @@ class Registry(Generic[T]):
             except Exception as error:  # of somebody else's code: it must not take ours down
                 reason = f"{type(error).__name__}: {error}"
                 self._broken[point.name] = reason
-                warnings.warn(
-                    f"The {self.kind} '{point.name}' of another package is left out ({reason}).",
-                    stacklevel=2,
-                )
+                warn(f"The {self.kind} '{point.name}' of another package is left out ({reason}).")
                 continue
             if point.name not in self._items:
                 self._items[point.name] = loaded

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,8 +19,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import yaml
 
-from faithscope.api import Prepared, prepare_request
-from faithscope.errors import FaithscopeError, choose, shown, unknown
+from faithscope.api import Prepared, prepare_request, prepare_typed
+from faithscope.errors import FaithscopeError, choose, shown, unknown, warn
 from faithscope.models import Model
 from faithscope.probes import probe_of
 from faithscope.probes.perturb.probe import OF_A_NAME, load_named_model, with_model
@@ -41,6 +40,7 @@ from faithscope.request import (
     plain,
     python_names,
 )
+from faithscope.request.code import named_code, refuse_code, short_name, split_label
 from faithscope.result import Result, load_result, runs_in
 from faithscope.runs.run import is_run
 from faithscope.runs.scheduler import Forecast
@@ -48,14 +48,12 @@ from faithscope.verdicts.sensitivity import distinguishing_labels, sensitivity_r
 
 WORDS = {"perturb": "perturb", "retrain": "retrain", "images": "perturb", "roar": "retrain"}
 """What a study may call its kind; without a word about it, it perturbs inputs."""
-MODEL_KEYS = ("name", "checkpoint", "pretrained", "device")
+MODEL_KEYS = ("name", "label", "checkpoint", "pretrained", "device")
 LARGEST = 1 << 18
 """Bytes of a study."""
 MOST_NODES, DEEPEST = 10_000, 20
 """Words, numbers, lists and keys of a study, and how deep they are nested."""
 MOST_RUNS = 10_000
-LONGEST_LABEL = 200
-"""Characters of the name of a run's folder."""
 EXAMPLES = {"model": "bundled:cifar10_vit", "data": "bundled:cifar10"}
 
 Runner = Callable[[str, Prepared], Result]
@@ -67,6 +65,38 @@ class Study:
 
     name: str
     cells: Mapping[str, Request]
+    allows_code: bool = False
+    """Whether the Python code that it names may run."""
+
+    @property
+    def code(self) -> dict[str, list[str]]:
+        """The Python code that runs name, FILE.py:NAME, by run; reading a study imports none."""
+        named = {
+            label: named_code([held.model, *_methods(held)]) for label, held in self.cells.items()
+        }
+        return {label: names for label, names in named.items() if names}
+
+    def allowing_code(self) -> Study:
+        """The same study, whose Python code you trust: it is imported when a run needs it."""
+        return replace(self, allows_code=True)
+
+    def without_code(self) -> Study:
+        """The runs of the study that name no Python code."""
+        named = self.code
+        cells = {label: held for label, held in self.cells.items() if label not in named}
+        return replace(self, cells=cells)
+
+    def at(self, out: str | Place) -> Study:
+        """The same study, whose runs keep the names of the folders that they have there already.
+
+        Before names were short, every option stood in them.
+        """
+        root, cells = as_place(out, "out"), dict[str, Request]()
+        for label, held in self.cells.items():
+            former = former_label(held)
+            new, old = (is_begun(root / name) for name in (label, former))
+            cells[former if old and not new else label] = held
+        return replace(self, cells=cells)
 
     def run_on(self, **where: Any) -> Study:
         """The same study elsewhere: on, address, workers, gpus_per_worker, cpus_per_worker."""
@@ -77,7 +107,7 @@ class Study:
         """The same study, whose models of Hugging Face may run the code that comes with them."""
         trust = {"trust_remote_code": True}
         cells = {
-            label: held.model_copy(update=trust if held.model.startswith("hf:") else {})
+            label: held.model_copy(update=trust if _is_hugging_face(held.model) else {})
             for label, held in self.cells.items()
         }
         return replace(self, cells=cells)
@@ -243,20 +273,26 @@ def make_study(content: Mapping[str, Any], changes: Mapping[str, Any] | None = N
     for chosen in product(*axes.values()):
         request = _cell(kind, values, dict(zip(axes, chosen, strict=True)))
         label = cell_label(request)
-        if not label or len(label) > LONGEST_LABEL:
-            raise FaithscopeError(
-                f"A run of the study would be called {shown(label)}, which no folder should be: "
-                "give model and data other names."
-            )
         if label in cells:
             raise FaithscopeError(
-                f"Two runs of the study would both be called '{label}': rename a checkpoint or "
-                "data folder, or name the model once."
+                f"Two runs of the study would both be called '{label}': label the models, or "
+                "rename a checkpoint or data folder."
             )
         cells[label] = request
     for request in cells.values():
-        probe_of(request.kind).check(request, Given())
+        probe_of(request.kind).check(_without_code(request), Given())
     return Study(name, cells)
+
+
+def _without_code(request: Request) -> Request:
+    """The same without the methods that are Python code, of which nothing is known yet."""
+    named = named_code(_methods(request))
+    rest = tuple(name for name in _methods(request) if name not in named)
+    return request.model_copy(update={"methods": rest}) if named else request
+
+
+def _methods(request: Request) -> tuple[str, ...]:
+    return getattr(request, "methods", None) or ()
 
 
 def _axes(kind: type[Request]) -> list[str]:
@@ -268,7 +304,8 @@ def _by_field(kind: type[Request], content: Mapping[str, Any]) -> dict[str, Any]
     known = {alias: name for name, held in options(kind).items() for alias in held.aliases}
     known |= {held.name: name for name, held in options(kind).items() if held.name}
     known |= {name: name for name, held in options(kind).items()} | {"name": "name"}
-    by_hand = {name for name, held in options(kind).items() if held.by_hand}
+    known |= {"allow_code": "allow_code"}
+    by_hand = {"allow_code"} | {name for name, held in options(kind).items() if held.by_hand}
     values, spelled = dict[str, Any](), dict[str, str]()
     for key, value in content.items():
         if key == "kind":
@@ -292,13 +329,22 @@ def _by_field(kind: type[Request], content: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _axis(name: str, value: Any) -> list[Any]:
-    """The values of an axis; one value is a list of one."""
+    """The values of an axis; one value is a list of one, and models may be given by label."""
+    if name == "model" and isinstance(value, Mapping) and not {*MODEL_KEYS} & {*value}:
+        value = [_labelled(label, model) for label, model in value.items()]
     items = list(value) if isinstance(value, list | tuple) else [value]
     if not items:
         raise FaithscopeError(f"The study's '{name}' is empty: give at least one value.")
     if len({repr(item) for item in items}) < len(items):
         raise FaithscopeError(f"The study's '{name}' names something twice: name it once.")
     return items
+
+
+def _labelled(label: Any, model: Any) -> Any:
+    """A model by its label, as one that has it."""
+    if isinstance(model, Mapping):
+        return {"label": label, **model}
+    return {"label": label, "name": model}
 
 
 def _cell(kind: type[Request], values: Mapping[str, Any], chosen: dict[str, Any]) -> Request:
@@ -311,15 +357,52 @@ def _cell(kind: type[Request], values: Mapping[str, Any], chosen: dict[str, Any]
                 f"{shown(model)}."
             )
         for key in model:
-            if key not in MODEL_KEYS or key not in ("name", *options(kind)):
+            if key not in MODEL_KEYS or key not in ("name", "label", *options(kind)):
                 raise unknown("key of a model in a study", str(key), MODEL_KEYS)
-        how = {key: value for key, value in model.items() if key != "name"}
-        chosen = {**chosen, "model": model["name"], **how}
+        how = {key: value for key, value in model.items() if key not in ("name", "label")}
+        chosen = {**chosen, "model": _with_label(model), **how}
     return check_request(kind, {**values, **plain(chosen)}, of="key of a study")
 
 
+def _with_label(model: Mapping[str, Any]) -> str:
+    label, name = model.get("label"), str(model["name"])
+    if label is None:
+        return name
+    text = f"{label}={name}"
+    if not isinstance(label, str) or split_label(text) != (label, name):
+        raise FaithscopeError(
+            f"The label of a model is a plain word of at most 60 characters, got {shown(label)}."
+        )
+    return text
+
+
+def _is_hugging_face(model: str) -> bool:
+    return split_label(model)[1].startswith("hf:")
+
+
 def cell_label(request: Request) -> str:
-    """The name of a run's folder: the values of the axes."""
+    """The name of a run's folder: model, data and fill, and what else is not as usual."""
+    parts = []
+    for name in _axes(type(request)):
+        value, field = getattr(request, name), type(request).model_fields[name]
+        if name == "model":
+            parts.append(short_name(_model_part(request)))
+        elif name in ("data", "fill"):
+            parts.append(short_name(str(value)))
+        elif value != field.default:
+            parts.append(f"{name}-{value}" if isinstance(value, int) else str(value))
+    return "_".join(part or "-" for part in parts)
+
+
+def _model_part(request: Request) -> str:
+    label, name = split_label(request.model)
+    if isinstance(request, Perturb) and request.checkpoint and not label:
+        return f"{name}-{Path(request.checkpoint).stem}"
+    return label or name
+
+
+def former_label(request: Request) -> str:
+    """The name that a run's folder had before: the values of all axes."""
     parts = []
     for name in _axes(type(request)):
         value = str(getattr(request, name))
@@ -338,8 +421,10 @@ def prepare_cells(
     """Check and plan the runs one after the other; a model is loaded once."""
     if not isinstance(study, Study):
         raise FaithscopeError(f"A study is what fs.load_study gives, got {shown(study)}.")
+    if study.code and not study.allows_code:
+        refuse_code(name for names in study.code.values() for name in names)
     loaded: tuple[Any, Model] | None = None
-    for label, request in study.cells.items():
+    for label, request in (study if out is None else study.at(out)).cells.items():
         changes = {} if out is None else {"out": str(as_place(out, "out") / label)}
         if request.device == "auto":
             changes["device"] = device
@@ -348,9 +433,10 @@ def prepare_cells(
         if isinstance(request, Perturb) and request.on == "local":
             how = tuple(getattr(request, name) for name in ("model", *OF_A_NAME))
             if loaded is None or loaded[0] != how:
-                loaded = how, load_named_model(request)
+                loaded = how, load_named_model(request, allow_code=study.allows_code)
             given, request = Given(model=loaded[1]), with_model(request)
-        yield label, prepare_request(request, given)
+        prepare = prepare_typed if study.allows_code else prepare_request
+        yield label, prepare(request, given)
 
 
 def forecast_study(
@@ -376,7 +462,7 @@ def run_study(
         except FaithscopeError as error:
             errors[label] = error
             if run is None:
-                warnings.warn(f"The run '{label}' failed: {error}", stacklevel=2)
+                warn(f"The run '{label}' failed: {error}")
     if errors and not results:
         raise next(iter(errors.values()))
     failed = {label: str(error) for label, error in errors.items()}
@@ -412,6 +498,14 @@ def _check_kinds(root: Place, results: Mapping[str, Result]) -> None:
     if len(kinds) > 1:
         listed = " and ".join(f"{kind} runs ({', '.join(own)})" for kind, own in kinds.items())
         raise FaithscopeError(f"'{root.name}' holds {listed}: give the folder of one of them.")
+
+
+def is_begun(root: Place) -> bool:
+    """Whether a folder holds a run, finished or not."""
+    try:
+        return any((root / name).exists() for name in ("plan.json", "manifest.json"))
+    except OSError:  # a name that no folder can have, or one that may not be looked into
+        return False
 
 
 def _moment(path: Place, result: Result) -> tuple[str, int]:

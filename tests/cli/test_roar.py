@@ -14,11 +14,11 @@ import faithscope as fs
 from commands import csv, fails, interrupted, rows, run
 from conftest import randn, tiny_vit
 from encoders import save_encoder
-from faithscope.cli import console
 from faithscope.cli import roar as command
 from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.finetune import FinetuneLearner
 from faithscope.probes.retrain.learner import Recipe
+from faithscope.runs import progress
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ def test_the_demo(tmp_path, monkeypatch):
 
 
 def test_progress_is_told_in_lines(texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(console, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
     told = run("roar", "--data", texts, *QUICK, "--out", tmp_path / "run")
     done = r"^100% · training \d, epoch 1/1 · 4/4 trainings · .* per (minute|second) · 0:00 left$"
     assert re.search(done, told.stderr, re.M)

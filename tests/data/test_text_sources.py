@@ -12,6 +12,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import faithscope as fs
 from faithscope.data import mimic, snli, text_sources
 from faithscope.data.babi import ANSWERS, parse_questions
 from faithscope.data.splits import stratified_part, train_test_split
@@ -198,6 +200,26 @@ def test_sst_refuses_what_is_no_tree(tmp_path: Path) -> None:
     write(tmp_path / "train.txt", TREES[0])
     with refused("dev.txt"):
         load_text(f"sst:{tmp_path}")
+
+
+@needs_spacy
+@pytest.mark.parametrize("empty", ["train", "dev", "test"])
+def test_sst_whose_split_filters_to_nothing_is_refused(tmp_path: Path, empty: str) -> None:
+    for split in ("train", "dev", "test"):
+        kept = [tree for tree in TREES if split != empty] or ["(2 (2 A) (2 film))", "(4 (4 Good))"]
+        write(tmp_path / f"{split}.txt", "\n".join(kept))
+    with refused(f"{empty}.txt' holds no sentence of at least 6 tokens", "not neutral"):
+        load_text(f"sst:{tmp_path}")
+
+
+@pytest.mark.parametrize("empty", ["train", "validation", "test"])
+def test_texts_without_a_split_are_refused_before_they_are_encoded(empty: str) -> None:
+    data = load_text("bundled:babi1", limit=3)
+    nothing = Texts(texts=(), words=(), labels=np.zeros(0, np.int64))
+    if data.train.auxiliary_words is not None:
+        nothing = replace(nothing, auxiliary_texts=(), auxiliary_words=())
+    with refused(f"The {empty} split of 'bundled:babi1' has no texts"):
+        fs.roar(replace(data, **{empty: nothing}), seeds=1)
 
 
 def test_sst_without_spacy_says_how_to_get_it(

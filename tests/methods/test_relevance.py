@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from faithscope.models.blocks import StemView
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -31,7 +32,6 @@ from faithscope.methods.relevance import (
     product_relevance,
 )
 from faithscope.methods.trace import gather
-from faithscope.models.blocks import StemView
 from families import DEPTH, FAMILIES, Family, blocks_of, images_of, refused, seeded, timm_vit
 
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)

@@ -125,6 +125,22 @@ def test_a_text_model_with_its_own_code_is_refused(tmp_path: Path, marker: Path)
     assert not marker.exists()
 
 
+def test_a_text_model_is_called_one(tmp_path: Path):
+    name = save_encoder(tmp_path / "encoder", "Bert")
+    with refused("is a model of texts (bert)", f"faithscope roar --model {name}"):
+        fs.load_model(name)
+    said = fails("evaluate", "--model", name, "--data", "bundled:cifar10")
+    assert "model of texts" in said and "network" not in said
+
+
+def test_a_model_that_classifies_nothing_is_called_so(tmp_path: Path):
+    from transformers import VitsConfig
+
+    VitsConfig().save_pretrained(tmp_path)
+    with refused("no image classifier of the kind 'vits'", "fs.wrap"):
+        fs.load_model(f"hf:{tmp_path}", pretrained=False)
+
+
 class Touch:
     """Makes a file when it is unpickled."""
 

@@ -5,6 +5,7 @@ import io
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -14,6 +15,7 @@ from conftest import randn, tiny_vit
 from faithscope.report.plots import write_figures
 from faithscope.report.table import PERCENT, Head, Name, Number, Table, as_csv, escape_latex
 from faithscope.report.tables import comparison_table, scores_table, sensitivity_table, write_tables
+from made_up import made_up
 
 NAMES = ("[2pt] a & b_c", "100 % $x$ #~^\\{", '*|<i>\nnew, "line"', "plain_name")
 
@@ -185,6 +187,63 @@ def test_several_runs_have_names_that_are_safe_and_differ(
     scores = [file.name for file in files if file.name.endswith("scores.csv")]
     assert scores == ["a-b-scores.csv", "A-B-2-scores.csv", "a-B-3-scores.csv", "run-scores.csv"]
     assert "tab:A-B-2-scores" in (tmp_path / "t" / "A-B-2-scores.tex").read_text("utf-8")
+
+
+def test_long_names_of_runs_become_short_files(result: fs.Result, tmp_path: Path) -> None:
+    small = result.rescore("aopc")
+    labels = [f"timm:vit_tiny({'depth=1, ' * 20}), fill={fill}" for fill in ("mean", "blur")]
+    files = write_tables(dict.fromkeys(labels, small), tmp_path)
+    names = [file.name for file in files if file.name.endswith("-scores.tex")]
+    assert [name[:8] for name in names] == ["timm-vit"] * 2
+    assert [name.removesuffix("-scores.tex")[-9:] for name in names] == ["fill-mean", "fill-blur"]
+    assert all(len(name) == 48 + len("-scores.tex") for name in names)
+
+
+def test_models_under_one_protocol_share_a_table(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+
+    def made_of(model: str, fill: str, *metrics: str) -> fs.Result:
+        scores = {
+            method: {metric: draw.normal(size=5) for metric in metrics}
+            for method in ("gradient", "random")
+        }
+        own = {"name": model, "fingerprint": model}
+        directions = {"saco": True, "aopc": True}
+        return made_up(scores, protocol={"fill": fill}, model=own, metrics=directions)
+
+    runs = {
+        f"{model} {fill}": made_of(model, fill, "saco", *extra)
+        for fill in ("mean", "blur")
+        for model, extra in (("one_vit", ("aopc",)), ("two", ()))
+    }
+    runs["three mean"] = made_of("three", "noise", "saco")
+    files = {file.name: file for file in write_tables(runs, tmp_path)}
+    joined = sorted(name for name in files if "models" in name)
+    assert joined == sorted(
+        f"fill-{fill}-models-scores.{form}"
+        for fill in ("mean", "blur")
+        for form in ("csv", "md", "tex")
+    )
+    text = files["fill-blur-models-scores.md"].read_text()
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert [line.split("|")[1:3] for line in lines[2:]] == [
+        [" one_vit ", " gradient "],
+        ["  ", " random "],
+        [" two ", " gradient "],
+        ["  ", " random "],
+    ]
+    assert lines[0].startswith("| model | method | saco ↑ | aopc ↑ |")
+    assert lines[4].endswith("| — |")
+    assert "of 2 models on" in text
+    latex = files["fill-blur-models-scores.tex"].read_text()
+    assert latex.count(r"\midrule") == 2 and r"one\_vit & gradient" in latex
+    records = read(files["fill-blur-models-scores.csv"])
+    assert {row["model"] for row in records} == {"one_vit", "two"} and len(records) == 6
+    means = {(row["model"], row["method"], row["metric"]): float(row["mean"]) for row in records}
+    for row in runs["two blur"].rows:
+        assert means["two", row["method"], row["metric"]] == row["mean"]
+    alone = write_tables({"a": runs["two blur"]}, tmp_path / "alone")
+    assert not any("models" in file.name for file in alone)
 
 
 def test_figures_are_written_in_the_formats_asked_for(result: fs.Result, tmp_path: Path) -> None:

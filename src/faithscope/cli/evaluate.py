@@ -22,7 +22,7 @@ from faithscope.cli.shared import (
     place_option,
     with_ray,
 )
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, quoted
 from faithscope.request import Given, Perturb, Place, as_path, as_place, check_request
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
         "faithscope evaluate --model bundled:cifar10_vit --data bundled:cifar10 --limit 10",
         "faithscope evaluate --model timm:vit_base_patch16_224 --data photos/ \\",
         "    --methods 'all,rollout(start_layer=1)' --metrics saco,aopc --out run",
-    )
+    ),
+    context_settings={"allow_extra_args": True},  # which a pattern without quotes becomes
 )
 @takes_request(Perturb)
 def evaluate(
@@ -66,6 +67,11 @@ def evaluate(
     """Measure how faithful explanations of images are."""
     from faithscope.cli.console import waiting
 
+    if context.args:
+        raise FaithscopeError(
+            f"{quoted(context.args[0])} belongs to no option: put a pattern of files in quotes, "
+            "--data 'photos/*.jpg'."
+        )
     out = as_place(asked["out"], "--out") if "out" in asked else None
     if source is not None:
         only_with(context, "--from", ("source", "metrics", "out", "report", "as_json"))
@@ -80,9 +86,9 @@ def evaluate(
     given = Given(maps=_named_maps(maps or []))
     with keeping(out):
         with waiting(with_ray(request, f"loading {request.model}")):
-            from faithscope.api import prepare_request
+            from faithscope.api import prepare_typed
 
-            prepared = prepare_request(request, given)
+            prepared = prepare_typed(request, given)
         show(carry_out(prepared, yes=yes), _kept(out), report, as_json)
 
 

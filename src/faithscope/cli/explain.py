@@ -33,7 +33,7 @@ PICTURES = (".png", ".pdf", ".svg")
 STORY_DRAWS = 10
 """Draws of random attribution in a story: one draw on one image may be lucky."""
 OPTIONS = (
-    *("model", "methods", "k", "fill", "units", "upsample", "random_draws", "seed"),
+    *("model", "methods", "output", "k", "fill", "units", "upsample", "random_draws", "seed"),
     *("checkpoint", "pretrained", "device", "trust_remote_code"),
 )
 
@@ -100,11 +100,12 @@ def explain(
     )
     with waiting(f"loading {request.model}"):
         from faithscope.api import prepare_request
-        from faithscope.probes.perturb.probe import load_named_model, with_model
+        from faithscope.probes.perturb.probe import load_named_model, with_code, with_model
 
-        loaded = load_named_model(request)
+        loaded = load_named_model(request, allow_code=True)
         inputs = _read_input(image, loaded)
-        prepared = prepare_request(with_model(request), Given(model=loaded, data=inputs))
+        given = Given(model=loaded, data=inputs)
+        prepared = prepare_request(*with_code(with_model(request), given))
     result = run_with_progress(prepared)
     note_left_out(result.left_out)
     methods = result.manifest.plan.request.methods or ()
@@ -196,9 +197,11 @@ def _named_classes(model: Model, images: Tensor, result: Result) -> dict[str, di
     import torch
 
     from faithscope.models import undisturbed
+    from faithscope.models.model import log_probabilities
 
     with undisturbed(model.module), torch.no_grad():
-        probabilities = model.logits(images.to(model.device)).softmax(-1)[0].tolist()
+        logits = model.logits(images.to(model.device))
+    probabilities = log_probabilities(logits, model.output)[0].exp().tolist()
     sample = result.samples.to_pylist()[0]
     if sample["predicted"] < 0:
         raise FaithscopeError(f"{model.name} answers NaN for this image: there is no class.")

@@ -55,6 +55,14 @@ def run(
         ),
     ] = None,
     dry_run: DryRun = False,
+    allow_code: Annotated[
+        bool,
+        typer.Option(
+            "--allow-code",
+            help="Run the Python files that the study names, FILE.py:NAME, if you trust them. A "
+            "dry run never does.",
+        ),
+    ] = False,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; repeatable."),
@@ -84,19 +92,26 @@ def run(
         wanted = load_study(study, {**_changes(changes), **asked}).run_on(**where)
         wanted = wanted.trusted() if trusted else wanted
     folder: Place = out or Path("runs") / wanted.name
+    wanted = (wanted.allowing_code() if allow_code else wanted).at(folder)
+    imports = wanted.code if dry_run else {}
     with keeping(folder, wanted.cells), waiting("measuring what it will cost"):
-        costs = forecast_study(wanted, folder, device)
+        measured = wanted.without_code() if dry_run else wanted
+        costs = forecast_study(measured, folder, device)
     for label, cost in costs.items():
         note(f"{label}: {cost}")
         note_left_out(cost.left_out)
+    for label, names in imports.items():
+        note(f"{label}: not measured; it would import {', '.join(names)}")
     total = Forecast(
         _summed([cost.cost for cost in costs.values()]),
         *(sum(getattr(cost, part) for cost in costs.values()) for part in PARTS),
     )
-    say(f"{len(costs)} run{'s' * (len(costs) != 1)}, {total}", stderr=as_json)
+    if costs:
+        say(f"{len(costs)} run{'s' * (len(costs) != 1)}, {total}", stderr=as_json)
     if dry_run:
         if as_json:
-            print_json({label: cost_data(cost) for label, cost in costs.items()})
+            named = {label: {"imports": names} for label, names in imports.items()}
+            print_json({**{label: cost_data(cost) for label, cost in costs.items()}, **named})
         return
     if not total.finished:
         kind = next(iter(wanted.cells.values())).kind
@@ -125,8 +140,8 @@ def run(
     say(f"\nkept in {folder}; faithscope report {folder} makes a page of it", stderr=as_json)
     if done.failed:
         some = f"{len(done.failed)} of {len(costs)} runs failed"
-        names = ", ".join(done.failed)
-        note(f"{some} ({names}): fix the cause and run the same command to resume")
+        failed = ", ".join(done.failed)
+        note(f"{some} ({failed}): fix the cause and run the same command to resume")
         raise typer.Exit(SOME_FAILED)
 
 

@@ -1,5 +1,6 @@
 """Images to explain: in memory, from loaders, and by name from folders and data sets."""
 
+from faithscope.data.decoding import as_input, preprocess, read_image
 from faithscope.data.images import (
     Batch,
     ImageData,
@@ -7,14 +8,12 @@ from faithscope.data.images import (
     LazyImages,
     LoaderImages,
     Skipped,
-    as_image_data,
-    class_numbers,
     image_digests,
     in_random_order,
-    preprocess,
-    read_image,
 )
-from faithscope.data.sources import SOURCES, Source, fit_labels, load_data
+from faithscope.data.labels import class_numbers, fit_labels
+from faithscope.data.objects import as_image_data
+from faithscope.data.sources import SOURCES, Source, load_data
 from faithscope.data.tensors import as_numbers, as_tensor
 
 __all__ = [
@@ -27,6 +26,7 @@ __all__ = [
     "Skipped",
     "Source",
     "as_image_data",
+    "as_input",
     "as_numbers",
     "as_tensor",
     "class_numbers",

@@ -1,6 +1,6 @@
-"""Images to explain: tensors and arrays, folders, loaders, the bundled sample.
+"""Images to explain: in memory, read as they are needed, or from a loader.
 
-`sources` has where they come from by name.
+`objects` has what may be given as an object, `sources` where images come from by name.
 
 A data set yields batches of one shape. An image that cannot be used costs that image: it is left
 out, named and counted, and the run continues.
@@ -11,31 +11,33 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from faithscope.data.decoding import Unusable, as_input, preprocess, read_image
+from faithscope.data.labels import class_numbers
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, said, unknown
 from faithscope.models import BUNDLE, Model
 
-EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 THE_FILES_OWN = (
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP),
     *(errno.ENAMETOOLONG, errno.EINVAL),
 )
 """Why a file cannot be opened, today or tomorrow; of anything else the disk is to blame."""
 NOT_FINITE = "it holds NaN or infinite values"
+
+Photo = tuple[int, int]
+"""Rows and columns of a picture before it was made the model's input."""
+NONE_GIVEN = "There are no images: give at least one."
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,20 @@ class ImageData(Protocol):
         ...
 
 
-class IndexedImages:
+class Shown:
+    """Data sets that say what they are in a line, or on a card in a notebook."""
+
+    def __repr__(self: ImageData) -> str:
+        count = f"{len(self):,} images" if len(self) else "images"
+        return f"{type(self).__name__}({self.name}: {count})"
+
+    def _repr_html_(self: ImageData) -> str:
+        from faithscope.data.card import images_html
+
+        return images_html(self)
+
+
+class IndexedImages(Shown):
     """The base of data sets whose images can be read in any order, by position."""
 
     def __len__(self) -> int:
@@ -118,7 +133,7 @@ class IndexedImages:
             yield from self.read_batches(positions)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TensorImages(IndexedImages):
     """Images in memory, normalised for the model: one tensor, or a list of several shapes."""
 
@@ -126,6 +141,7 @@ class TensorImages(IndexedImages):
     labels: Tensor | None = None
     name: str = "tensor"
     names: Sequence[str] | None = None
+    model: Model | None = None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -175,15 +191,16 @@ class TensorImages(IndexedImages):
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LazyImages(IndexedImages):
-    """Images of a data set on disk, read and preprocessed for the model as they are needed.
+    """Images of a data set, read and preprocessed for the model as they are needed.
 
-    `read` takes a position and gives a picture, or a tensor [C, H, W] that is normalised already;
-    `samples` names the images; `named` is False where those names are mere places in an array.
+    `read` takes a position and gives an image as `as_input` takes it, or a pair of that and its
+    class number where `labels` does not have those; `samples` names the images; `named` is False
+    where those names are mere places in an array.
     """
 
-    read: Callable[[int], Image.Image | Tensor]
+    read: Callable[[int], Any]
     samples: Sequence[str]
     model: Model
     labels: Sequence[int] | None = None
@@ -200,7 +217,7 @@ class LazyImages(IndexedImages):
 
     def read_batches(self, positions: Sequence[int]) -> list[Batch]:
         """Images of one shape together; one that cannot be read is left out and named."""
-        by_shape: dict[tuple[int, ...], list[tuple[int, Tensor, tuple[int, int] | None]]] = {}
+        by_shape: dict[tuple[int, ...], list[tuple[int, Tensor, Photo | None, int | None]]] = {}
         skipped = []
         for position in positions:
             found = self._image(position)
@@ -212,26 +229,30 @@ class LazyImages(IndexedImages):
         for items in by_shape.values() or [[]]:
             places = [position for position, *_ in items]
             samples = tuple(self.samples[position] for position in places)
+            known = [label for *_, label in items if label is not None]
             labels = None
-            if self.labels is not None:
-                labels = torch.tensor([self.labels[place] for place in places], dtype=torch.int64)
-            images = (
-                torch.stack([image for _, image, _ in items]) if items else torch.empty(0, 3, 1, 1)
-            )
+            if len(known) == len(items) and (items or self.labels is not None):
+                labels = torch.tensor(known, dtype=torch.int64)
+            images = torch.stack([item[1] for item in items]) if items else torch.empty(0, 3, 1, 1)
             digests = image_digests(images)
             names = (samples, samples if self.named else digests, digests)
-            photos = tuple(photo for *_, photo in items)
+            photos = tuple(photo for *_, photo, _ in items)
             batches.append(Batch(images, labels, *names, tuple(places), tuple(skipped), photos))
             skipped = []
         return batches
 
-    def _image(self, position: int) -> tuple[Tensor, tuple[int, int] | None] | Skipped:
-        """An image, and rows and columns of the picture that it was made of, if there was one."""
+    def _image(self, position: int) -> tuple[Tensor, Photo | None, int | None] | Skipped:
+        """An image, rows and columns of the picture it was made of, and its label, if any."""
+        label = None if self.labels is None else self.labels[position]
         try:
             found = self.read(position)
-            image = found if isinstance(found, Tensor) else preprocess(self.model, found)
+            if isinstance(found, tuple):
+                found, label = found
+            image = as_input(found, self.model)
         except (FaithscopeError, MemoryError):  # not this image's fault
             raise
+        except Unusable as error:
+            return Skipped(self.samples[position], str(error))
         except Exception as error:
             if isinstance(error, OSError) and error.errno not in (None, *THE_FILES_OWN):
                 raise FaithscopeError(
@@ -242,15 +263,21 @@ class LazyImages(IndexedImages):
             return Skipped(self.samples[position], reason)
         if not torch.isfinite(image).all():
             return Skipped(self.samples[position], NOT_FINITE)
-        return image, None if isinstance(found, Tensor) else (found.height, found.width)
+        photo = (found.height, found.width) if isinstance(found, Image.Image) else None
+        return image, photo, label
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ShuffledImages(IndexedImages):
     """Another data set in random order, by seed."""
 
     data: LazyImages | TensorImages
     seed: int
+
+    @property
+    def model(self) -> Model | None:
+        """Whose input the images are."""
+        return self.data.model
 
     @property
     def name(self) -> str:
@@ -285,8 +312,8 @@ def in_random_order(data: ImageData, seed: int) -> ImageData:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class LoaderImages:
+@dataclass(frozen=True, eq=False, repr=False)
+class LoaderImages(Shown):
     """Batches from a DataLoader or any iterable of images or (images, labels)."""
 
     loader: Iterable[Any]
@@ -306,7 +333,7 @@ class LoaderImages:
                     f"A loader must yield images [B, C, H, W] or (images, labels), got "
                     f"{type(images).__name__}."
                 )
-            part = as_image_data(images, labels, name=self.name)
+            part = tensor_images(images, labels, name=self.name)
             for batch in part.batches(size):
                 shifted = tuple(done + position for position in batch.positions)
                 yield Batch(
@@ -370,102 +397,48 @@ def loader_failed(error: Exception, when: str = "") -> FaithscopeError:
     )
 
 
-def folder_images(
-    root: Path, model: Model, *, limit: int | None = None, seed: int | None = None
-) -> LazyImages:
-    """One image file, or those of a folder, searched through; class folders label theirs."""
-    if root.is_file():
-        return file_images(root.parent, [root], model, name=_file_name(Path(root.name)))
-    try:
-        files = sorted(
-            file for file in root.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file()
-        )
-    except OSError as error:
-        raise FaithscopeError(
-            f"The folder '{root}' cannot be searched ({error.strerror}): give another."
-        ) from None
-    if not files:
-        raise FaithscopeError(
-            f"The folder '{root}' holds no images: looked for {', '.join(EXTENSIONS)}."
-        )
-    chosen = [files[position] for position in choose_subset(len(files), limit, seed)]
-    labels = _folder_labels(root, chosen, model)
-    return file_images(root, chosen, model, labels, name=_file_name(Path(root.name)))
-
-
-def file_images(
-    root: Path,
-    files: Sequence[Path],
-    model: Model,
-    labels: Sequence[int] | None = None,
+def tensor_images(
+    images: Any,
+    labels: Any = None,
     *,
-    name: str,
-) -> LazyImages:
-    """Image files, named by their paths below `root`."""
-    samples = tuple(_file_name(file.relative_to(root)) for file in files)
-    return LazyImages(lambda position: read_image(files[position]), samples, model, labels, name)
-
-
-def _file_name(path: Path) -> str:
-    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
-
-
-def as_image_data(images: Any, labels: Any = None, *, name: str = "tensor") -> ImageData:
-    """Accept a tensor, an array, a list of images, a loader or a data set."""
-    if labels is not None and not isinstance(images, Tensor | np.ndarray | list | tuple):
-        raise FaithscopeError(
-            f"labels go with a tensor, an array or a list of images, not with "
-            f"{type(images).__name__}: a loader yields (images, labels), class folders name theirs."
-        )
-    if isinstance(images, TensorImages | LazyImages | ShuffledImages | LoaderImages):
-        return images
-    if isinstance(images, np.ndarray | Tensor):
-        images = _as_image(images)
-    if isinstance(images, list | tuple):
-        images = [_as_image(image) for image in images]
-    elif not isinstance(images, Tensor):
-        if hasattr(images, "batches") and hasattr(images, "__len__"):
-            data: ImageData = images
-            return data
-        if isinstance(images, Iterable) and not isinstance(images, Mapping):
-            return LoaderImages(images, _loader_length(images), name)
-        raise FaithscopeError(
-            f"Images are a tensor [B, C, H, W], a list, a loader or a data set, got "
-            f"{type(images).__name__}."
-        )
+    name: str = "tensor",
+    limit: int | None = None,
+    seed: int | None = None,
+) -> TensorImages:
+    """Images in memory, normalised for the model: [B, C, H, W], or a list of [C, H, W]."""
+    images = [_as_image(one) for one in images] if isinstance(images, list) else _as_image(images)
     if isinstance(images, Tensor) and images.ndim != 4:
         raise FaithscopeError(
             f"Images must have the shape [batch, channels, height, width], got "
             f"{list(images.shape)}: for a single image add the batch axis, images[None]."
         )
     if len(images) == 0:
-        raise FaithscopeError("There are no images: give at least one.")
+        raise FaithscopeError(NONE_GIVEN)
     for image in images[:1] if isinstance(images, Tensor) else images:
         if image.ndim != 3 or not image.is_floating_point():
             raise FaithscopeError(
                 f"Images must be float tensors [channels, height, width] normalised for the model, "
                 f"got {image.dtype} {list(image.shape)}: use model.transform on a PIL image."
             )
-    if labels is not None:
-        labels = class_numbers("labels", labels)
-        if labels.shape != (len(images),):
-            raise FaithscopeError(
-                f"labels must hold one class number for each of the {len(images)} images, got "
-                f"shape {list(labels.shape)}."
-            )
-    return TensorImages(images, labels, name)
+    numbers = given_labels(labels, len(images))
+    chosen = choose_subset(len(images), limit, seed)
+    if len(chosen) == len(images):
+        return TensorImages(images, numbers, name)
+    some = images[chosen] if isinstance(images, Tensor) else [images[place] for place in chosen]
+    numbers = None if numbers is None else numbers[chosen]
+    return TensorImages(some, numbers, name, [str(place) for place in chosen])
 
 
-def class_numbers(what: str, values: Any) -> Tensor:
-    """Turn one class number or several into int64 on the CPU; refuse what is not one."""
-    try:
-        given = as_tensor(values).cpu()
-        numbers = given.detach().to(torch.int64)
-    except FaithscopeError:
-        given = numbers = torch.tensor(-1)
-    wrong = (numbers != given).any() or (numbers < 0).any()  # NaN and infinity differ, too
-    if wrong or given.dtype == torch.bool:
-        raise FaithscopeError(f"{what} must be class numbers, whole and from 0 upwards.")
+def given_labels(labels: Any, count: int) -> Tensor | None:
+    """Labels that were given beside `count` images, one class number for each."""
+    if labels is None:
+        return None
+    numbers = class_numbers("labels", labels)
+    if numbers.shape != (count,):
+        raise FaithscopeError(
+            f"labels must hold one class number for each of the {count} images, got shape "
+            f"{list(numbers.shape)}: where several are true, give the one to judge by."
+        )
     return numbers
 
 
@@ -483,39 +456,6 @@ def image_digests(images: Tensor) -> tuple[str, ...]:
     """Hash each image by its float32 pixels: the key of a sample that has no name."""
     pixels = images.detach().to("cpu", torch.float32).contiguous().numpy()
     return tuple(hashlib.blake2b(image.data, digest_size=16).hexdigest() for image in pixels)
-
-
-def read_image(source: Path | bytes) -> Image.Image:
-    """Read an image as RGB: upright, grey repeated over channels, transparency over white."""
-    with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as opened:
-        try:
-            upright = ImageOps.exif_transpose(opened)
-        except Exception:  # of what else the file says of itself; bad pixels fail below once more
-            upright = opened
-        return as_rgb(upright)
-
-
-def as_rgb(image: Image.Image) -> Image.Image:
-    """A picture of any mode as RGB: grey repeated over channels, transparency over white."""
-    if image.mode.startswith("I") or image.mode == "F":  # 16- or 32-bit grey: scale, do not clip
-        values = np.asarray(image, dtype=np.float64)
-        top = 65535.0 if image.mode.startswith("I;16") or values.max() > 255 else 255.0
-        image = Image.fromarray((values.clip(0, top) * (255.0 / top)).astype(np.uint8))
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        background = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(background, image)
-    return image.convert("RGB")
-
-
-def preprocess(model: Model, image: Image.Image) -> Tensor:
-    """Turn a PIL image into the model's input [C, H, W]."""
-    if model.transform is None:
-        raise FaithscopeError(
-            f"{model.name} has no preprocessing: give fs.wrap(module, input_size=…, mean=…, std=…) "
-            "or transform=…."
-        )
-    return model.transform(image)
 
 
 def choose_subset(count: int, limit: int | None, seed: int | None) -> list[int]:
@@ -548,7 +488,7 @@ def bundled_images(
     images = torch.stack([preprocess(model, Image.fromarray(tiles[place])) for place in chosen])
     fits = model.classes is not None and list(model.classes) == card["classes"]
     names = [str(place) for place in chosen]  # in the whole: a subset keeps its images' names
-    return TensorImages(images, labels[chosen] if fits else None, f"bundled:{name}", names)
+    return TensorImages(images, labels[chosen] if fits else None, f"bundled:{name}", names, model)
 
 
 def _one_of(count: int, place: str) -> list[int]:
@@ -558,30 +498,3 @@ def _one_of(count: int, place: str) -> list[int]:
             "'bundled:cifar10:7'."
         )
     return [int(place)]
-
-
-def _folder_labels(root: Path, files: Sequence[Path], model: Model) -> tuple[int, ...] | None:
-    """Label class folders by the model's class names; None if any folder is not one of them."""
-    if model.classes is None:
-        return None
-    known = {plain_name(name): index for index, name in enumerate(model.classes)}
-    folders = [file.relative_to(root).parts[0] if file.parent != root else "" for file in files]
-    labels = [known.get(plain_name(folder)) for folder in folders]
-    if any(label is None for label in labels):
-        return None
-    return tuple(label for label in labels if label is not None)
-
-
-def plain_name(name: str) -> str:
-    """A class name without regard to capitals and underscores."""
-    return name.lower().replace("_", " ").strip()
-
-
-def _loader_length(loader: Any) -> int:
-    for owner in (getattr(loader, "dataset", None), loader):
-        if isinstance(owner, Sized):
-            try:
-                return len(owner)
-            except Exception:  # of somebody's own, which need not know
-                return 0
-    return 0

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from faithscope.data.images import EXTENSIONS, preprocess
+from faithscope.data.decoding import preprocess
+from faithscope.data.files import EXTENSIONS
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, said
 from faithscope.models import Model

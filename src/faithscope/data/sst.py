@@ -62,6 +62,11 @@ def read_trees(file: Path) -> list[tuple[str, int]]:
             sentiment = int(root[1])
             if sentiment != NEUTRAL and len(tokens) >= SHORTEST:
                 found.append((" ".join(tokens), int(sentiment > NEUTRAL)))
+    if not found:
+        raise FaithscopeError(
+            f"'{file}' holds no sentence of at least {SHORTEST} tokens that is not neutral, and "
+            "others are left out: give the whole file of the treebank."
+        )
     return found
 
 

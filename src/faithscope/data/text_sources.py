@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from faithscope.data.babi import babi_data, load_babi, parse_questions
+from faithscope.data.hugging_face import open_hugging_face
 from faithscope.data.images import choose_subset
 from faithscope.data.imdb import load_imdb
 from faithscope.data.mimic import load_mimic
@@ -28,7 +29,7 @@ from faithscope.data.own_texts import (
     own_data,
 )
 from faithscope.data.snli import load_snli
-from faithscope.data.sources import open_hugging_face, split_options
+from faithscope.data.sources import split_options
 from faithscope.data.sst import load_sst
 from faithscope.data.text import SPLITS, TEST_METRICS, TextData, Texts, TokenData
 from faithscope.data.text_files import open_text

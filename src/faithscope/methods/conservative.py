@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence
 from faithscope.methods.method import register_method
-from faithscope.models.blocks import Anatomy, call
+from faithscope.models.attention import check_recomputed
+from faithscope.models.tape import ELEMENTWISE, PRODUCTS, Tape
 
 
 def _granularity(*, at: str, **_: object) -> str:
@@ -19,7 +21,7 @@ def _granularity(*, at: str, **_: object) -> str:
 
 
 @register_method(
-    "conservative_lrp", granularity=_granularity, needs=("stream", "anatomy"), in_papers=True
+    "conservative_lrp", granularity=_granularity, needs=("stream", "tapes"), in_papers=True
 )
 def conservative_lrp(
     evidence: Evidence,
@@ -33,74 +35,205 @@ def conservative_lrp(
     .. math:: R_j = \sum_d e[j, d] \, \frac{\partial \tilde f_t}{\partial e[j, d]}
 
     e are the tokens with their positions. :math:`\tilde f` has the value of f, but its attention
-    probabilities and the standard deviation of each LayerNorm (with norm="mean_std" the mean, too;
-    with norm="none" neither) are constants. activation="ratio" takes
-    :math:`\mathrm{GELU}(z) / z` as a constant, too. `at` reads the product at the "tokens", at the
-    "patches" before positions are added, or at the "pixels".
+    probabilities, the gates of gated MLPs and the standard deviation of each LayerNorm (the root
+    mean square of an RMSNorm; with norm="mean_std" the mean, too; with norm="none" neither) are
+    constants. activation="ratio" takes :math:`\mathrm{GELU}(z) / z` as a constant, too. `at` reads
+    the product at the "tokens", at the "patches" before positions are added, or at the "pixels".
     """
-    anatomy = evidence.vit.require_anatomy("conservative_lrp")
-    gradient = conservative_gradient(evidence, anatomy, norm=norm, activation=activation)
+    gradient = conservative_gradient(evidence, norm=norm, activation=activation)
     rows, columns = evidence.model.require_grid(evidence.images, "conservative_lrp")
-    of_patches = gradient[:, evidence.vit.prefix_tokens :]
-    if at == "tokens":
-        tokens = evidence.tensor("embedded")[:, evidence.vit.prefix_tokens :]
-        return (tokens * of_patches).sum(-1).reshape(-1, rows, columns)
-    if isinstance(anatomy.stem, str):
-        raise FaithscopeError(
-            f"conservative_lrp cannot reach the {at} of {evidence.model.name}: {anatomy.stem}. "
-            "Use at=tokens."
-        )
-    patches, images = evidence.tensor("patches"), evidence.images
-    anatomy.stem.operands(patches, evidence.tensor("embedded"), images)  # checks the stem
+    stem, entered = evidence.tape("stem"), evidence.tensor("entered")
+    with torch.enable_grad(), Simplified(norm, activation):
+        if at == "pixels":
+            start, wanted = stem.roots[0], evidence.images
+        elif at == "patches":
+            start = wanted = _patches(stem)
+        else:
+            start = wanted = before_norm(stem, entered)
+        leaf = wanted.detach().clone().requires_grad_(True)
+        tokens = stem.replay(start, leaf, entered)
+        (found,) = torch.autograd.grad(tokens, leaf, gradient)
+    product = leaf.detach() * found
+    if at == "pixels":
+        return product.sum(1)
     if at == "patches":
-        return (patches * of_patches).sum(-1).reshape(-1, rows, columns)
-    anatomy.stem.check_projection(images, patches)
-    weight = anatomy.stem.projection.weight
-    return (images * anatomy.stem.project_back(of_patches.mT, weight, images)).sum(1)
+        return product.flatten(2).sum(1).reshape(-1, rows, columns)
+    return product.sum(-1).flatten(1)[:, evidence.prefix_tokens :].reshape(-1, rows, columns)
 
 
-def conservative_gradient(
-    evidence: Evidence, anatomy: Anatomy, *, norm: str, activation: str
-) -> Tensor:
-    """The gradient of the simplified model at the embedded tokens [B, N, D], block by block."""
-    stream, target = evidence.tensors("stream"), evidence.target
-    keep = partial(_norm, constant=norm)
-    activate = call if activation == "derivative" else _ratio
-    with torch.enable_grad():
-        tokens = stream[-1].clone().requires_grad_(True)
-        logits = anatomy.head.run(tokens, norm=keep).logits
-        anatomy.head.check(logits, evidence.tensor("logits"))
+def conservative_gradient(evidence: Evidence, *, norm: str, activation: str) -> Tensor:
+    """The gradient of the simplified model at what enters the first block [B, N, D]."""
+    head, target = evidence.tape("head"), evidence.target
+    recorded = evidence.tensor("logits")
+    blocks = evidence.vit.require_blocks("conservative_lrp")
+    with torch.enable_grad(), Simplified(norm, activation):
+        tokens = head.roots[0].detach().clone().requires_grad_(True)
+        logits = head.replay(head.roots[0], tokens, recorded)
+        check_recomputed("The head", logits, recorded)
         chosen = logits.gather(1, target[:, None]).sum()
         (gradient,) = torch.autograd.grad(chosen, tokens)
-        for block, entered, left in reversed(
-            list(zip(anatomy.blocks, stream, stream[1:], strict=False))
+        for (name, block), call in reversed(
+            list(zip(blocks.items(), evidence.calls("block_calls"), strict=True))
         ):
-            tokens = entered.clone().requires_grad_(True)
-            steps = block.run(tokens, norm=keep, activate=activate, detach=True)
-            block.check(steps, left)
-            (gradient,) = torch.autograd.grad(steps.out, tokens, gradient)
-        tokens = evidence.tensor("embedded").clone().requires_grad_(True)
-        (gradient,) = torch.autograd.grad(keep(anatomy.pre_norm, tokens), tokens, gradient)
+            tokens = call.tokens.detach().clone().requires_grad_(True)
+            left = call.again(block, tokens)
+            check_recomputed(f"The block '{name}'", left, call.output, tokens)
+            (gradient,) = torch.autograd.grad(left, tokens, gradient)
     return gradient
 
 
-def _norm(module: nn.Module, values: Tensor, *, constant: str) -> Tensor:
-    """A LayerNorm whose deviation, and mean if asked, are constants."""
-    if isinstance(module, nn.Identity) or constant == "none":
-        return call(module, values)
-    if not isinstance(module, nn.LayerNorm):
+def before_norm(stem: Tape, tokens: Tensor) -> Tensor:
+    """The embedded tokens with their positions: before a norm, where there is one."""
+    node, found = stem.maker(tokens), tokens
+    while node is not None and node.kind in ("norm", "pass"):
+        if node.kind == "norm":
+            found = node.inputs[0]
+        node = stem.maker(node.inputs[0])
+    return found
+
+
+def _patches(stem: Tape) -> Tensor:
+    """What the patch projection gave, [B, D, h, w]."""
+    made = [node.output for node in stem.nodes if node.kind == "convolution"]
+    if len(made) != 1:
         raise FaithscopeError(
-            f"conservative_lrp knows LayerNorm, but this model has {type(module).__name__}: choose "
-            "other methods."
+            f"conservative_lrp cannot reach the patches: the patch embedding has {len(made)} "
+            "convolutions, not one. Use at=tokens.",
+            reason=f"the patch embedding has {len(made)} convolutions, not one",
         )
-    mean = values.mean(-1, keepdim=True)
-    deviation = (values.var(-1, unbiased=False, keepdim=True) + module.eps).sqrt().detach()
-    scaled = (values - (mean.detach() if constant == "mean_std" else mean)) / deviation
-    if module.weight is not None:
-        scaled = scaled * module.weight
-    return scaled if module.bias is None else scaled + module.bias
+    return made[0]
 
 
-def _ratio(module: nn.Module, values: Tensor) -> Tensor:
-    ratio: Tensor = (module(values) / values).masked_fill(values == 0, 0)
-    return values * ratio.detach()
+class Simplified(TorchFunctionMode):
+    """Runs a model with the same values but fewer ways for gradients to flow.
+
+    Attention probabilities, gates and the deviations of norms become constants.
+    """
+
+    def __init__(self, norm: str, activation: str) -> None:
+        super().__init__()
+        self.norm, self.activation = norm, activation
+        self._activated: dict[int, tuple[Tensor, Tensor]] = {}
+        """By their ids, outputs of activations and what they were made of."""
+        self._scaled: dict[int, tuple[Tensor, Tensor]] = {}
+        """By their ids, products with a number and what was multiplied."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "scaled_dot_product_attention":
+            tape = Tape()
+            tape.root(args[0] if args else kwargs["query"])
+            with tape:
+                func(*args, **kwargs)
+            seen = tape.attentions[-1]
+            return seen.probabilities.detach() @ seen.value
+        if name == "multi_head_attention_forward":
+            return self._multi_head(func, args, kwargs)
+        if name == "softmax":
+            return func(*args, **kwargs).detach()
+        if name == "rsqrt" and self.norm != "none":
+            return func(*args, **kwargs).detach()
+        if name in ("layer_norm", "rms_norm", "normalize") and self.norm != "none":
+            return self._normalise(name, func, args, kwargs)
+        if name in ("group_norm", "instance_norm") and self.norm != "none":
+            raise FaithscopeError(
+                f"conservative_lrp knows LayerNorm and RMSNorm, but this model uses {name}: choose "
+                "other methods.",
+                reason=f"it knows LayerNorm and RMSNorm, but this model uses {name}",
+            )
+        if name in ELEMENTWISE and "dropout" not in name:
+            return self._activate(name, func, args, kwargs)
+        if name in PRODUCTS:
+            return self._multiply(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _multi_head(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Torch's own multi-head attention, written out by a tape, its attention constant."""
+        tape = Tape()
+        for tensor in dict.fromkeys(args[:3]):
+            tape.root(tensor)
+        with tape:
+            result = func(*args, **kwargs)
+        seen = next(node for node in tape.nodes if node.kind == "attention")
+        constant = seen.attention.probabilities.detach()  # type: ignore[union-attr]
+        known = {id(root): root for root in tape.roots}
+        for node in tape.nodes:
+            if node is seen:
+                value = known[id(seen.args[2])]
+                known[id(node.output)] = constant @ value
+                continue
+            again = node.call(known)
+            made = [again] if isinstance(again, Tensor) else list(again)
+            known |= {id(old): new for old, new in zip(node.outputs, made, strict=True)}
+        return known[id(result[0])], result[1]
+
+    def _normalise(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Tensor:
+        """A norm whose deviation, and mean if asked, are constants."""
+        values = args[0] if args else kwargs["input"]
+        if name == "normalize":
+            made: Tensor = func(*args, **kwargs)
+            size = values.detach().norm(dim=kwargs.get("dim", 1), keepdim=True)
+            return values / size.clamp_min(1e-12) if size.shape[-1] == 1 else made
+        names = ["input", "normalized_shape", "weight", "bias", "eps"]
+        if name == "rms_norm":
+            names.remove("bias")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if len(given["normalized_shape"]) != 1:
+            raise FaithscopeError("conservative_lrp knows norms over channels only.")
+        eps = given.get("eps")
+        if name == "rms_norm":
+            eps = torch.finfo(values.dtype).eps if eps is None else eps
+            square = values.pow(2).mean(-1, keepdim=True)
+            scaled = values / (square + eps).sqrt().detach()
+        else:
+            mean = values.mean(-1, keepdim=True)
+            spread = values.var(-1, unbiased=False, keepdim=True)
+            spread = (spread + (1e-5 if eps is None else eps)).sqrt().detach()
+            scaled = (values - (mean.detach() if self.norm == "mean_std" else mean)) / spread
+        if given.get("weight") is not None:
+            scaled = scaled * given["weight"]
+        shifted: Tensor = scaled if given.get("bias") is None else scaled + given["bias"]
+        return shifted
+
+    def _activate(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Tensor:
+        values = args[0]
+        result: Tensor = func(*args, **kwargs)
+        if self.activation == "ratio" and name != "sigmoid":
+            result = values * (result / values).masked_fill(values == 0, 0).detach()
+        _, source = self._scaled.get(id(values), (values, values))
+        self._activated[id(result)] = (result, source)
+        return result
+
+    def _multiply(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Tensor:
+        """What multiplies something else after an activation is a gate, and constant."""
+        first, second = args[:2]
+        both = isinstance(first, Tensor) and isinstance(second, Tensor)
+        if both and first.shape == second.shape:
+            for gate, other, turned in ((first, second, False), (second, first, True)):
+                _, source = self._activated.get(id(gate), (gate, None))
+                if source is None:
+                    continue
+                own = source is other  # x · sigmoid(x) is itself an activation
+                if own and self.activation == "derivative":
+                    break
+                operands = (other, gate.detach()) if turned else (gate.detach(), other)
+                return func(*operands, *args[2:], **kwargs)  # type: ignore[no-any-return]
+        result: Tensor = func(*args, **kwargs)
+        if not both and isinstance(first if isinstance(first, Tensor) else second, Tensor):
+            self._scaled[id(result)] = (result, first if isinstance(first, Tensor) else second)
+        return result

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.methods.relevance import Sweep
 from faithscope.models import Model, ViTView
+from faithscope.models.attention import Seen
+from faithscope.models.tape import Call, Tape
 
 NEEDS = {
     "gradient": "d logit_target / d images",
@@ -24,7 +25,7 @@ NEEDS = {
     "attention_gradient": "d logit_target / d attention probabilities",
     "stream": "the tokens between blocks",
     "stream_gradient": "d logit_target / d tokens between blocks",
-    "anatomy": "every part of the model, to recompute it differently",
+    "tapes": "what happens before and behind the blocks, to run it differently",
     "relevance": "LRP relevance, made in float64",
 }
 """What a method may declare that it reads."""
@@ -40,12 +41,13 @@ TOKEN_NEEDS = {
 
 _NEED_OF = {
     "input_gradient": "gradient",
-    "attention_inputs": "attention",
-    "attention_outputs": "attention",
+    "attention_calls": "attention",
     "attention_gradients": "attention_gradient",
+    "block_calls": "stream",
     "stream_gradients": "stream_gradient",
-    "patches": "stream",
-    "embedded": "stream",
+    "stem": "tapes",
+    "entered": "tapes",
+    "head": "tapes",
 }
 
 
@@ -53,20 +55,31 @@ _NEED_OF = {
 class Trace:
     """What one forward pass, and one backward pass where gradients are needed, left behind.
 
-    Of every attention module what it got and gave, of every block the tokens that entered and of
-    the last those that left (`stream`); all [B, N, D], first block first. `patches` [B, P, D] left
-    the patch projection, `embedded` [B, N, D] is the sum with the positions.
+    Of every attention module and of every block what it got and gave; tokens are [B, N, D], or
+    [B, H, W, D] in a grid, first block first. `stem` and `head` are tapes from the images to
+    `entered`, what enters the first block, and from the last block to the logits. `readout` [B, N]
+    are the weights with which the head reads tokens, of which `prefix_tokens` are no patches, or
+    why they are not known.
     """
 
     logits: Tensor
-    attention_inputs: tuple[Tensor, ...] = ()
-    attention_outputs: tuple[Tensor, ...] = ()
+    attention_calls: tuple[Call, ...] = ()
     attention_gradients: tuple[Tensor, ...] = ()
-    stream: tuple[Tensor, ...] = ()
+    block_calls: tuple[Call, ...] = ()
     stream_gradients: tuple[Tensor, ...] = ()
-    patches: Tensor | None = None
-    embedded: Tensor | None = None
     input_gradient: Tensor | None = None
+    readout: Tensor | FaithscopeError | None = None
+    prefix_tokens: int = 0
+    stem: Tape | None = None
+    entered: Tensor | None = None
+    head: Tape | None = None
+
+    @property
+    def stream(self) -> tuple[Tensor, ...]:
+        """The tokens that enter each block, and those that leave the last."""
+        if not self.block_calls:
+            return ()
+        return (*(call.tokens for call in self.block_calls), self.block_calls[-1].output)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +102,7 @@ class Layer:
     @property
     def prefix_tokens(self) -> int:
         """Tokens before the patches."""
-        return self.evidence.vit.prefix_tokens
+        return self.evidence.prefix_tokens
 
     @property
     def readout(self) -> Tensor:
@@ -97,23 +110,22 @@ class Layer:
         return self.evidence.readout
 
     @cached_property
-    def _mixed(self) -> tuple[Tensor, Tensor]:
-        got = self.evidence.tensors("attention_inputs")[self.index]
-        gave = self.evidence.tensors("attention_outputs")[self.index]
-        with torch.no_grad():
-            return self.evidence.vit.attentions[self.index].mix(got, gave)
+    def _seen(self) -> Seen:
+        call = self.evidence.calls("attention_calls")[self.index]
+        trace = self.evidence.trace
+        wanted = trace is not None and bool(trace.attention_gradients)
+        return self.evidence.vit.attentions[self.index].look(call, gradient=wanted)
 
     @property
     def attention(self) -> Tensor:
         """Attention probabilities [B, heads, N, N], checked against what the block returned."""
-        return self._mixed[0]
+        return self._seen.attention.detach()
 
     @cached_property
     def attention_gradient(self) -> Tensor:
         """Gradient of the target logit at the attention probabilities, [B, heads, N, N]."""
         gradient = self.evidence.tensors("attention_gradients")[self.index]
-        with torch.no_grad():
-            return self.evidence.vit.attentions[self.index].gradient(*self._mixed, gradient)
+        return self._seen.gradient(gradient)
 
     def relevance(self, rules: str) -> Tensor:
         """LRP relevance of the attention probabilities, [B, heads, N, N]."""
@@ -121,11 +133,11 @@ class Layer:
 
     def stream(self, side: str = "input") -> Tensor:
         """The tokens that enter the block, or leave it (side="output"), [B, N, D]."""
-        return self.evidence.tensors("stream")[self._place(side)]
+        return self.evidence.tensors("stream")[self._place(side)].flatten(1, -2)
 
     def stream_gradient(self, side: str = "input") -> Tensor:
         """Gradient of the target logit at those tokens, [B, N, D]."""
-        return self.evidence.tensors("stream_gradients")[self._place(side)]
+        return self.evidence.tensors("stream_gradients")[self._place(side)].flatten(1, -2)
 
     def _place(self, side: str) -> int:
         return self.index + (choose("side of a block", side, ("input", "output")) == "output")
@@ -157,17 +169,19 @@ class Evidence:
         """The view of the ViT."""
         return self.model.require_vit("Reading layers")
 
-    @cached_property
+    @property
     def readout(self) -> Tensor:
         """The weights with which the head reads the tokens, [B, N]."""
-        rows, columns = self.model.require_grid(self.images, "Attention")
-        prefix = self.vit.prefix_tokens
-        row = self.images.new_zeros(len(self.images), prefix + rows * columns)
-        if self.vit.readout == "class":
-            row[:, 0] = 1
-        else:
-            row[:, prefix:] = 1 / (rows * columns)
-        return row
+        found = self._part("readout")
+        if isinstance(found, FaithscopeError):
+            raise found
+        weights: Tensor = found
+        return weights
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens before the patches."""
+        return 0 if self.trace is None else self.trace.prefix_tokens
 
     def layers(self) -> Iterator[Layer]:
         """The blocks, last first; no more than one block's attention needs to exist at a time."""
@@ -182,6 +196,16 @@ class Evidence:
     def tensors(self, part: str) -> tuple[Tensor, ...]:
         """A part of the trace that has one tensor for each place between blocks."""
         found: tuple[Tensor, ...] = self._part(part)
+        return found
+
+    def calls(self, part: str) -> tuple[Call, ...]:
+        """What the attention modules, or the blocks, got and gave."""
+        found: tuple[Call, ...] = self._part(part)
+        return found
+
+    def tape(self, part: str) -> Tape:
+        """What happens before the blocks ("stem") or behind them ("head")."""
+        found: Tape = self._part(part)
         return found
 
     def _part(self, part: str) -> Any:
@@ -200,8 +224,13 @@ class Evidence:
     def sweep(self, rules: str) -> Sweep:
         """The relevance sweep of one rule set, shared by all methods that read it."""
         if rules not in self.sweeps:
-            anatomy = self.vit.require_anatomy("Relevance")
+            blocks = self.vit.require_blocks("Relevance")
             self.sweeps[rules] = Sweep(
-                anatomy, self.tensors("stream"), self.tensor("logits"), self.target, rules
+                [*blocks.items()],
+                self.calls("block_calls"),
+                self.tape("head"),
+                self.tensor("logits"),
+                self.target,
+                rules,
             )
         return self.sweeps[rules]

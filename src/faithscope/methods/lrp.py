@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from faithscope.errors import FaithscopeError
 from faithscope.methods.attention import check_start, head_mean, positive, roll
 from faithscope.methods.evidence import Evidence, Layer
 from faithscope.methods.method import layer_method, register_method
-from faithscope.methods.relevance import Rules, patch_relevance, pixel_relevance
+from faithscope.methods.relevance import Descent, Rules
 
 
 def _needs(*, gradient: bool, **_: object) -> tuple[str, ...]:
@@ -23,25 +23,18 @@ def _relevant_attention(layer: Layer, rules: str, gradient: bool) -> Tensor:
     return head_mean(positive(relevance))
 
 
-@register_method("lrp", granularity="pixel", needs=("relevance",), in_papers=True)
+@register_method("lrp", granularity="pixel", needs=("relevance", "tapes"), in_papers=True)
 def lrp(evidence: Evidence, *, rules: Rules = "original") -> Tensor:
     """Relevance of every pixel, propagated from the logit through all layers; signed channel sum.
 
     `rules` is "original" (what the literature evaluates as full LRP) or "conserving".
     """
-    anatomy = evidence.vit.require_anatomy("lrp")
-    if isinstance(anatomy.stem, str):
-        raise FaithscopeError(
-            f"lrp cannot reach the pixels of {evidence.model.name}: {anatomy.stem}. Use "
-            "partial_lrp or transformer_attribution."
-        )
-    stem, images = anatomy.stem, evidence.images
-    stem.check_projection(images, evidence.tensor("patches"))
-    tokens, positions = stem.operands(
-        evidence.tensor("patches"), evidence.tensor("embedded"), images
-    )
+    stem = evidence.tape("stem")
     relevance = evidence.sweep(rules).descend(0)
-    return pixel_relevance(stem, images, patch_relevance(stem, tokens, positions, relevance, rules))
+    descent = Descent(stem, rules, "its patch embedding")
+    with torch.no_grad():
+        pixels = descent.run(evidence.tensor("entered"), relevance, stem.roots[0], pixels=True)
+    return pixels.sum(1)
 
 
 @layer_method("partial_lrp", needs=_needs, in_papers=True)

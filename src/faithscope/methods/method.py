@@ -7,17 +7,19 @@ function); what several methods need is gathered once (trace.py) and shared (exp
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from itertools import count
+from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
 from faithscope.models import Model
+from faithscope.models.device import as_float64
 from faithscope.registry import (
     Registry,
     as_list,
@@ -26,6 +28,7 @@ from faithscope.registry import (
     listed,
     parse_spec,
 )
+from faithscope.request.code import as_code
 
 GRANULARITIES = ("pixel", "patch", "token", "any")
 MODALITIES = ("image", "text")
@@ -63,6 +66,10 @@ class Method:
     summary: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     traits: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda options: {}
+    suits: Callable[[Model], None] = lambda model: None
+    """Refuses a model that it is not for."""
+    fingerprint: str = ""
+    """A hash of the file that it comes from, if that is somebody's own."""
 
     @property
     def label(self) -> str:
@@ -72,7 +79,7 @@ class Method:
     @property
     def defaults(self) -> dict[str, Any]:
         """Every option and its default: the function's keyword-only arguments, and precision."""
-        own = _options(self.function)
+        own = function_options(self.function)
         return {**own, "precision": "fp64"} if "relevance" in self.needs else own
 
     @property
@@ -84,7 +91,7 @@ class Method:
             hints = {}
         found = {
             name: get_args(hints[name])
-            for name in _options(self.function)
+            for name in function_options(self.function)
             if get_origin(hints.get(name)) is Literal
         }
         return {**found, "precision": tuple(PRECISIONS)} if "relevance" in self.needs else found
@@ -117,19 +124,28 @@ class Method:
         return not self.is_random
 
     def __call__(self, evidence: Any) -> Tensor:
-        """The maps of a batch."""
-        return self.function(evidence, **self.arguments)
+        """The maps of a batch, or its scores by token [B, T]; what are none is refused."""
+        kind = METHODS.of(self.modality).kind
+        made = as_maps(self.function(evidence, **self.arguments), self.label, kind)
+        expected = getattr(evidence, "tokens", None)
+        if expected is not None and made.shape != expected:
+            raise FaithscopeError(
+                f"The {kind} '{self.label}' gave scores of shape {list(made.shape)}: expected one "
+                f"for each token, {list(expected)}."
+            )
+        return made
 
     def check(self, model: Model, images: Tensor) -> None:
         """Refuse a model, and images [..., H, W], that lack what the method needs to see."""
         by = f"The method '{self.label}'"
+        self.suits(model)
         if self.needs - {"gradient"}:
             vit = model.require_vit(by)
             model.require_grid(images, by)
             if self.needs - {"gradient", "attention", "attention_gradient"}:
                 vit.require_blocks(by)
-            if self.needs & {"anatomy", "relevance"}:
-                vit.require_anatomy(by)
+        elif self.granularity == "patch":
+            model.require_grid(images, by)
 
     def with_options(self, **options: Any) -> Method:
         """The same method with these options; one that it does not have is refused."""
@@ -229,7 +245,7 @@ def _register(
             modality=modality,
             summary=(inspect.getdoc(function) or "").partition("\n")[0],
             traits=traits,
-            **traits(_options(function)),
+            **traits(function_options(function)),
         )
         METHODS.of(modality).register(name, made)
         return function
@@ -237,7 +253,7 @@ def _register(
     return decorate
 
 
-def _options(function: Callable[..., Any]) -> dict[str, Any]:
+def function_options(function: Callable[..., Any]) -> dict[str, Any]:
     """A function's keyword-only arguments and their defaults."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -246,38 +262,91 @@ def _options(function: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
-def method(name: str, *, modality: str = "image", **options: Any) -> Method:
+class Attributes(Protocol):
+    """An object of captum: an attribution class with the user's module or function in it."""
+
+    attribute: Callable[..., Any]
+
+
+MethodLike = str | Method | Attributes | Callable[..., Any]
+"""A name, a method, an object of captum or pytorch-grad-cam, or a function (module, images,
+target) -> maps."""
+
+
+def method(name: str | Attributes, *, modality: str = "image", **options: Any) -> Method:
     """Make a method from its name (or text like ``rollout(start_layer=1)``) and options.
+
+    In the place of a name may stand an object of captum; its options are those of `attribute`.
 
     >>> from faithscope.methods import method
     >>> method("rollout", start_layer=1).label
     'rollout(start_layer=1)'
     """
     choose("modality", modality, MODALITIES)
-    name, in_text = parse_spec(name)
+    if _is_of_captum(name) and modality == "image":
+        from faithscope.methods.captum import captum_object
+
+        return captum_object(name, options)
+    name, in_text = parse_spec(name)  # type: ignore[arg-type]  # what is no text is refused
     options = {**in_text, **options}
     if name.startswith("captum:") and modality == "image":
         from faithscope.methods.captum import captum_method
 
         return captum_method(name, options)
+    if (code := as_code(name)) is not None and modality == "image":
+        from faithscope.methods.code import code_method
+
+        return code_method(replace(code, options=options))
     return METHODS.of(modality)[name].with_options(**options)
 
 
-MethodLike = str | Method | Callable[[nn.Module, Tensor, Tensor], Tensor]
-
-
-def as_maps(made: Any, name: str) -> Tensor:
+def as_maps(made: Any, name: str, kind: str = "method") -> Tensor:
     """What a method gave, as floating-point numbers; what are none is refused."""
-    maps = as_tensor(made, f"What the method '{name}' gives").detach()
-    return maps if maps.is_floating_point() else maps.to(torch.float64)
+    maps = as_tensor(made, f"What the {kind} '{name}' gives").detach()
+    return maps if maps.is_floating_point() else as_float64(maps)
 
 
-def callable_method(function: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Method:
+def _is_of_captum(item: Any) -> bool:
+    """Whether something is an object of captum, or of a class that inherits from one."""
+    return _is_of("captum", item) and hasattr(item, "attribute")
+
+
+def _is_of(package: str, item: Any) -> bool:
+    """Whether the class of something, or one that it inherits from, is of a package."""
+    return any(held.__module__.partition(".")[0] == package for held in type(item).__mro__)
+
+
+def live_method(item: Any) -> Method:
+    """Wrap an object of captum or pytorch-grad-cam, or a function."""
+    if _is_of_captum(item):
+        return method(item)
+    if _is_of("pytorch_grad_cam", item):
+        from faithscope.methods.cams import cam_method
+
+        return cam_method(item)
+    return callable_method(item)
+
+
+def _numbered(made: Method, taken: Container[str]) -> Method:
+    """The same with a number after its name, from 2 on, where its label is taken."""
+    names = (f"{made.name} {number}" for number in count(2))
+    return (
+        made
+        if made.label not in taken
+        else next(
+            other
+            for other in (replace(made, name=name) for name in names)
+            if other.label not in taken
+        )
+    )
+
+
+def callable_method(function: Callable[..., Any]) -> Method:
     """Wrap a user's ``function(module, images, target) -> maps``."""
 
     def call(evidence: Evidence) -> Tensor:
         maps: Any = function(evidence.model.module, evidence.images, evidence.target)
-        return as_maps(maps, name).to(evidence.images.device)
+        return as_maps(maps, name)
 
     name = str(getattr(function, "__name__", type(function).__name__))
     return Method(name, call, summary="your own function")
@@ -292,7 +361,9 @@ def resolve_methods(
     """
     registry = METHODS.of(modality)
     resolved: list[Method] = []
-    for item in as_list(registry.kind, methods, (str, Method)):
+    objects: list[Any] = []
+    alone = _is_of_captum(methods)
+    for item in [methods] if alone else as_list(registry.kind, methods, (str, Method)):
         if isinstance(item, Method) and item.modality == modality:
             resolved.append(item)
         elif isinstance(item, str) and item in ("all", "registered"):
@@ -300,8 +371,11 @@ def resolve_methods(
             resolved += [entry for entry in known if entry.in_papers or item == "registered"]
         elif isinstance(item, str):
             resolved.append(method(item, modality=modality))
-        elif callable(item) and modality == "image" and not isinstance(item, Method):
-            resolved.append(callable_method(item))
+        elif (callable(item) or _is_of_captum(item)) and modality == "image":
+            made, taken = live_method(item), {other.label for other in resolved}
+            is_new = all(item is not other for other in objects)
+            resolved.append(_numbered(made, taken) if is_new else made)
+            objects.append(item)
         else:
             raise FaithscopeError(
                 f"A {registry.kind} is a name, a Method or a function, got {shown(item)}."

@@ -14,6 +14,7 @@ from torch import Tensor
 from faithscope.errors import FaithscopeError, shown
 from faithscope.methods.evidence import Evidence
 from faithscope.methods.method import register_method
+from faithscope.models.device import float64_device
 from faithscope.rng import keyed_uniform, stream_keys
 
 
@@ -52,5 +53,6 @@ def random_patch(evidence: Evidence) -> Tensor:
 
 def _uniform(evidence: Evidence, shape: tuple[int, int], purpose: str) -> Tensor:
     keys = stream_keys(evidence.keys, seed=evidence.seed, purpose=purpose, draw=evidence.draw)
-    values = keyed_uniform(keys.to(evidence.images.device), shape[0] * shape[1])
+    place = float64_device(evidence.images.device)
+    values = keyed_uniform(keys.to(place), shape[0] * shape[1])
     return values.reshape(-1, *shape)

@@ -12,22 +12,15 @@ by sign-indefinite sums, so they are ill-conditioned: run them in float64.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError, choose
-from faithscope.models.attention import join_heads, split_heads
-from faithscope.models.blocks import (
-    Anatomy,
-    BlockSteps,
-    BlockView,
-    HeadSteps,
-    HeadView,
-    StemView,
-)
+from faithscope.models.attention import check_recomputed, run_on_tape
+from faithscope.models.tape import SELECTIONS, Call, Node, Tape, tensors_in
 
 Rules = Literal["original", "conserving"]
 STABILISER = 1e-9
@@ -90,12 +83,15 @@ def add_relevance(a: Tensor, b: Tensor, relevance: Tensor, rules: str) -> tuple[
     )
 
 
-def clone_relevance(x: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    r"""Relevance of a tensor that is used twice.
+def clone_relevance(x: Tensor, *uses: Tensor) -> Tensor:
+    r"""Relevance of a tensor that is used several times.
 
-    .. math:: R = x \, (D(R_1, x) + D(R_2, x))
+    .. math:: R = x \, (D(R_1, x) + D(R_2, x) + \dots)
     """
-    return x * (divide(one, x) + divide(other, x))
+    total = divide(uses[0], x)
+    for use in uses[1:]:
+        total = total + divide(use, x)
+    return x * total
 
 
 def product_relevance(
@@ -114,94 +110,307 @@ def product_relevance(
 
 
 def _sum(values: Tensor) -> Tensor:
-    return values.sum(dim=(1, 2), keepdim=True)
+    return values.sum(dim=tuple(range(1, values.ndim)), keepdim=True)
 
 
-def head_relevance(head: HeadView, steps: HeadSteps, target: Tensor, rules: str) -> Tensor:
-    """Relevance of the last block's output [B, N, D], from 1 at the target class."""
-    start = torch.zeros_like(steps.logits).scatter_(1, target[:, None], 1)
-    features = linear_relevance(steps.features, head.weight(), start, rules)
-    shares = divide(features.reshape_as(steps.pooled), steps.pooled)
-    return steps.normed * (steps.readers.T @ shares)
+def convolution_relevance(node: Node, relevance: Tensor, rules: str) -> Tensor:
+    """The rule of a linear layer for a convolution: [B, C, H, W] from relevance [B, D, h, w]."""
+    inputs, weight = node.inputs[0], _weight(node)
+    plus, minus = inputs.clamp(min=0), inputs.clamp(max=0)
+    weight_plus, weight_minus = weight.clamp(min=0), weight.clamp(max=0)
+    first, second = _convolved(node, plus, weight_plus), _convolved(node, minus, weight_minus)
+    if rules == "conserving":
+        share_plus = share_minus = divide(relevance, first + second)
+    else:
+        share_plus, share_minus = divide(relevance, first), divide(relevance, second)
+    return plus * _transposed(node, plus, weight_plus, share_plus) + minus * _transposed(
+        node, minus, weight_minus, share_minus
+    )
 
 
-def block_relevance(
-    block: BlockView, steps: BlockSteps, relevance: Tensor, rules: str
-) -> tuple[Tensor, Tensor]:
-    """Take relevance from a block's output [B, N, D] to its input.
-
-    Returns:
-        The relevance of the input [B, N, D] and of the attention probabilities [B, heads, N, N].
-    """
-    to_x1, branch = add_relevance(steps.x1, steps.branch2, relevance, rules)
-    branch = linear_relevance(steps.fc2_in, block.fc2.weight, branch, rules)
-    branch = linear_relevance(steps.normed2, block.fc1.weight, branch, rules)
-    relevance = clone_relevance(steps.x1, to_x1, branch)
-
-    to_x, branch = add_relevance(steps.x, steps.branch1, relevance, rules)
-    branch = linear_relevance(steps.output_in, block.output.weight, branch, rules)
-    mixed = split_heads(branch, steps.value.shape[1])
-    to_attention, to_value = product_relevance(steps.attention, steps.value, steps.mixed, mixed)
-    to_query, to_key = product_relevance(steps.query, steps.key.mT, steps.product, to_attention)
-    joint = torch.cat([join_heads(part) for part in (to_query, to_key.mT, to_value)], dim=-1)
-    assert block.attention.weight is not None
-    branch = linear_relevance(steps.normed1, block.attention.weight(), joint, rules)
-    return clone_relevance(steps.x, to_x, branch), to_attention
-
-
-def patch_relevance(
-    stem: StemView, tokens: Tensor, positions: Tensor, relevance: Tensor, rules: str
-) -> Tensor:
-    """Relevance of the patch tokens in "tokens + positions"; what the others get is lost.
-
-    Shapes: both operands [B, k + P, D], relevance of the embedded tokens [B, N, D] -> [B, P, D].
-    """
-    patches = tokens.shape[1] - stem.prefix_count
-    tokens, _ = add_relevance(tokens, positions, stem.summed(relevance, patches), rules)
-    return tokens[:, -patches:]
-
-
-def pixel_relevance(stem: StemView, images: Tensor, relevance: Tensor) -> Tensor:
+def pixel_relevance(node: Node, relevance: Tensor) -> Tensor:
     r"""Relevance of pixels by the z^B rule, with the bounds of each image.
 
     .. math::
         Z = W x - W^+ l - W^- h + 10^{-9}, \qquad
         R_{pix} = x (W^\top \tfrac{R}{Z}) - l (W^{+\top} \tfrac{R}{Z}) - h (W^{-\top} \tfrac{R}{Z})
 
-    Shapes: images [B, C, H, W], relevance of the patches [B, P, D] -> [B, H, W].
+    Shapes: the convolution's images [B, C, H, W], relevance [B, D, h, w] -> [B, C, H, W].
     """
-    weight = stem.projection.weight
+    images, weight = node.inputs[0], _weight(node)
     low = images.amin((1, 2, 3), keepdim=True).expand_as(images)
     high = images.amax((1, 2, 3), keepdim=True).expand_as(images)
     terms = ((images, weight), (-low, weight.clamp(min=0)), (-high, weight.clamp(max=0)))
-    parts = torch.stack([stem.project(values, kernel) for values, kernel in terms])
-    total = parts.sum(0) + STABILISER
-    share = relevance.mT.reshape_as(total) / total
-    pixels = [values * stem.project_back(share, kernel, images) for values, kernel in terms]
-    return torch.stack(pixels).sum((0, 2))
+    parts = torch.stack([_convolved(node, values, kernel) for values, kernel in terms])
+    share = relevance / (parts.sum(0) + STABILISER)
+    pixels = [values * _transposed(node, values, kernel, share) for values, kernel in terms]
+    return torch.stack(pixels).sum(0)
+
+
+def _weight(node: Node) -> Tensor:
+    weight: Tensor = node.kwargs["weight"] if "weight" in node.kwargs else node.args[1]
+    return weight.detach()
+
+
+def _convolved(node: Node, values: Tensor, weight: Tensor) -> Tensor:
+    """The convolution of other values with another weight and no bias."""
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    given |= {"input": values, "weight": weight, "bias": None}
+    result: Tensor = node.function(**given)
+    return result
+
+
+def _transposed(node: Node, like: Tensor, weight: Tensor, values: Tensor) -> Tensor:
+    """The transposed convolution: [B, D, h, w] -> the shape of `like`."""
+    with torch.enable_grad():
+        inputs = torch.zeros_like(like).requires_grad_(True)
+        (back,) = torch.autograd.grad(_convolved(node, inputs, weight), inputs, values)
+    return back
+
+
+@dataclass(eq=False)
+class Descent:
+    """Relevance on its way back along a tape, from what was computed to what it was made of.
+
+    `cams` are the relevances of the attention probabilities that it passed, [B, heads, N, M].
+    """
+
+    tape: Tape
+    rules: str
+    where: str
+    cams: list[Tensor] = field(default_factory=list)
+    _arrived: dict[int, list[tuple[str, Tensor]]] = field(default_factory=dict)
+    _sides: set[int] = field(default_factory=set)
+    """Tensors on the way from a projection to the product of queries and keys."""
+    _pixels: set[int] = field(default_factory=set)
+    """Images, normalised perhaps: tensors whose convolution follows the rule of pixels."""
+
+    @property
+    def images(self) -> int:
+        """How many images there are."""
+        return len(self.tape.roots[0])
+
+    def run(
+        self, output: Tensor, relevance: Tensor, root: Tensor, *, pixels: bool = False
+    ) -> Tensor:
+        """Take relevance from an output of the tape to its root."""
+        if pixels:
+            self._find_pixels(root)
+        self._deliver(output, relevance, "start")
+        for node in reversed(self.tape.nodes):
+            given = [self._collect(tensor) for tensor in node.outputs]
+            if any(part is not None for part in given):
+                self._pass_on(node, given)
+        found = self._collect(root)
+        return torch.zeros_like(root) if found is None else found
+
+    def _pass_on(self, node: Node, given: list[Tensor | None]) -> None:
+        if node.kind in ("move", "pool"):
+            self._move(node, given)
+            return
+        (relevance,) = given
+        assert relevance is not None
+        if node.kind == "linear":
+            assert node.weight is not None
+            weight = node.weight.detach()
+            self._deliver(
+                node.inputs[0],
+                linear_relevance(node.inputs[0].detach(), weight, relevance, self.rules),
+                "linear",
+            )
+        elif node.kind == "convolution":
+            inputs = node.inputs[0]
+            if id(inputs) in self._pixels:
+                self._deliver(inputs, pixel_relevance(node, relevance), "linear")
+            else:
+                found = convolution_relevance(node, relevance, self.rules)
+                self._deliver(inputs, found, "linear")
+        elif node.kind in ("norm", "pass"):
+            side = id(node.output) in self._sides
+            self._deliver(node.inputs[0], relevance, node.kind, side=side)
+        elif node.kind == "sum":
+            self._share(node, relevance)
+        elif node.kind == "both sides":
+            self._turn(node, relevance)
+        elif node.kind == "gate":
+            for tensor in node.inputs:
+                self._deliver(tensor, relevance / 2, "gate")
+        elif node.kind == "attention":
+            self._attend(node, relevance)
+        else:
+            raise self._no_rule(node)
+
+    def _share(self, node: Node, relevance: Tensor) -> None:
+        """Both operands of a sum; two linear layers that are added are one."""
+        first, second = _operands(node)
+        joint = self._added_layers(node)
+        if joint:
+            weights = torch.cat([_known(made.weight) for made in joint], dim=-1)
+            self._through_layers(joint, weights, relevance)
+            return
+        shares = add_relevance(
+            first.detach().expand_as(relevance),
+            second.detach().expand_as(relevance),
+            relevance,
+            self.rules,
+        )
+        for tensor, share in zip((first, second), shares, strict=True):
+            if self.tape.is_live(tensor):
+                self._deliver(tensor, share, "sum")
+
+    def _added_layers(self, node: Node) -> list[Node]:
+        """The linear layers of which a node is the sum; none if it is anything else."""
+        makers = [self.tape.maker(tensor) for tensor in node.inputs]
+        joint = [made for made in makers if made is not None and made.kind == "linear"]
+        return joint if node.kind == "sum" and len(node.inputs) == len(joint) == 2 else []
+
+    def _through_layers(self, layers: list[Node], weights: Tensor, relevance: Tensor) -> None:
+        """One linear layer on the inputs of several side by side."""
+        inputs = torch.cat([made.inputs[0].detach() for made in layers], dim=-1)
+        found = linear_relevance(inputs, weights, relevance, self.rules)
+        sizes = [made.inputs[0].shape[-1] for made in layers]
+        for made, part in zip(layers, torch.split(found, sizes, dim=-1), strict=True):
+            self._deliver(made.inputs[0], part, "linear")
+
+    def _turn(self, node: Node, relevance: Tensor) -> None:
+        """One logit of a linear layer w as two, -z and z: the rows -w and w of one layer."""
+        made = self.tape.maker(node.inputs[0])
+        while made is not None and made.kind in ("move", "pass") and len(made.inputs) == 1:
+            made = self.tape.maker(made.inputs[0])
+        if made is None:
+            raise self._no_rule(node)
+        layers = [made] if made.kind == "linear" else self._added_layers(made)
+        weights = [_known(layer.weight) for layer in layers]
+        if not layers or len(weights[0]) != 1 or layers[0].inputs[0].ndim != 2:
+            raise self._no_rule(made)
+        row = torch.cat(weights, dim=-1)
+        self._through_layers(layers, torch.cat([-row, row]), relevance)
+
+    def _attend(self, node: Node, relevance: Tensor) -> None:
+        """Probabilities and values, then queries and keys, half each."""
+        seen = node.attention
+        assert seen is not None
+        parts = (seen.query, seen.key, seen.value, seen.product, seen.probabilities, seen.mixed)
+        kind = relevance.dtype  # a softmax may run in another
+        query, key, value, product, attention, mixed = (part.detach().to(kind) for part in parts)
+        to_attention, to_value = product_relevance(attention, value, mixed, relevance)
+        to_query, to_key = product_relevance(query, key.mT, product, to_attention)
+        self.cams.insert(0, to_attention.reshape(self.images, -1, *to_attention.shape[-2:]))
+        for tensor, found, side in (
+            (seen.query, to_query, True),
+            (seen.key, to_key.mT, True),
+            (seen.value, to_value, False),
+        ):
+            if self.tape.is_live(tensor):
+                self._deliver(tensor, found, "move", side=side)
+
+    def _move(self, node: Node, given: list[Tensor | None]) -> None:
+        """Numbers that only change places, or are added up along an axis (the epsilon rule)."""
+        pooled = node.kind == "pool" or _is_selection(node)
+        known = {id(tensor): tensor.detach().requires_grad_(True) for tensor in node.inputs}
+        with torch.enable_grad():
+            made = [held for held in tensors_in(node.call(known)) if held.is_floating_point()]
+            outputs, sums = [], []
+            for held, part in zip(made, given, strict=True):
+                if part is not None:
+                    outputs.append(held)
+                    sums.append(divide(part, held.detach()) if pooled else part)
+            found = torch.autograd.grad(outputs, [*known.values()], sums, allow_unused=True)
+        side = any(id(tensor) in self._sides for tensor in node.outputs)
+        for tensor, part in zip(node.inputs, found, strict=True):
+            if part is not None:
+                self._deliver(tensor, tensor.detach() * part if pooled else part, "move", side=side)
+
+    def _deliver(self, tensor: Tensor, relevance: Tensor, kind: str, *, side: bool = False) -> None:
+        if side:
+            tensor = self._projected(tensor)
+            self._sides.add(id(tensor))
+        self._arrived.setdefault(id(tensor), []).append((kind, relevance.to(tensor.dtype)))
+
+    def _collect(self, tensor: Tensor) -> Tensor | None:
+        """What has arrived at a tensor; one that was used twice combines its uses."""
+        arrived = self._arrived.pop(id(tensor), None)
+        if arrived is None:
+            return None
+        apart = [part for kind, part in arrived if kind in ("sum", "norm", "pass")]
+        added = [part for kind, part in arrived if kind not in ("sum", "norm", "pass")]
+        uses = apart + (
+            [torch.stack(added).sum(0) if len(added) > 1 else added[0]] if added else []
+        )
+        return uses[0] if len(uses) == 1 else clone_relevance(tensor.detach(), *uses)
+
+    def _projected(self, tensor: Tensor) -> Tensor:
+        """Queries or keys before norms and rotations, which pass relevance on unchanged."""
+        earliest, waiting, seen = tensor, [tensor], {id(tensor)}
+        while waiting:
+            held = waiting.pop()
+            if held.shape == tensor.shape:
+                earliest = held if self._is_before(held, earliest) else earliest
+            node = self.tape.maker(held)
+            if node is None or node.kind in ("linear", "convolution"):
+                continue
+            for operand in node.inputs:
+                if id(operand) not in seen:
+                    seen.add(id(operand))
+                    waiting.append(operand)
+        return earliest
+
+    def _is_before(self, one: Tensor, other: Tensor) -> bool:
+        places = [self.tape.place(tensor) for tensor in (one, other)]
+        return places[0] < places[1]
+
+    def _find_pixels(self, root: Tensor) -> None:
+        self._pixels.add(id(root))
+        for node in self.tape.nodes:
+            if node.kind in ("pass", "norm") and id(node.inputs[0]) in self._pixels:
+                self._pixels.add(id(node.output))
+
+    def _no_rule(self, node: Node) -> FaithscopeError:
+        what = f"{self.where} uses '{node.name}', for which relevance has no rule"
+        return FaithscopeError(
+            f"{what[0].upper()}{what[1:]}: choose methods that read only attention or gradients.",
+            reason=what,
+        )
+
+
+def _is_selection(node: Node) -> bool:
+    """Whether one of several is taken, as the class token is, so that an axis is gone."""
+    return node.name in SELECTIONS and node.output.ndim < node.inputs[0].ndim
+
+
+def _known(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor.detach()
+
+
+def _operands(node: Node) -> tuple[Tensor, Tensor]:
+    first, second = (*node.args, *node.kwargs.values())[:2]
+    return first, second
 
 
 @dataclass(eq=False)
 class Sweep:
     """Relevance on its way down through the blocks, one block at a time.
 
-    `stream` is what enters each block, and what leaves the last, each [B, N, D]. `relevance` is
-    that of `stream[reached]`; `cam` is the relevance of the attention of block `reached`.
+    `calls` are those of the blocks; `relevance` is that of what enters block `reached`, [B, N, D];
+    `cam` is the relevance of the attention of that block, [B, heads, N, N].
     """
 
-    anatomy: Anatomy
-    stream: Sequence[Tensor]
+    blocks: Sequence[tuple[str, nn.Module]]
+    calls: Sequence[Call]
+    head: Tape
     logits: Tensor
     target: Tensor
     rules: str
 
     def __post_init__(self) -> None:
         choose("LRP rules", self.rules, get_args(Rules))
-        head = self.anatomy.head
-        steps = head.run(self.stream[-1])
-        head.check(steps.logits, self.logits)
-        self.reached = len(self.anatomy.blocks)
-        self.relevance = head_relevance(head, steps, self.target, self.rules)
+        start = torch.zeros_like(self.logits).scatter_(1, self.target[:, None], 1).detach()
+        descent = Descent(self.head, self.rules, "its head")
+        with torch.no_grad():
+            self.relevance = descent.run(self.logits, start, self.head.roots[0])
+        self.reached = len(self.blocks)
         self.cam = self.relevance[:0]
 
     def attention(self, index: int) -> Tensor:
@@ -214,9 +423,13 @@ class Sweep:
     def descend(self, index: int) -> Tensor:
         """Relevance of what enters this block, [B, N, D]."""
         while self.reached > index:
-            block = self.anatomy.blocks[self.reached - 1]
-            steps = block.run(self.stream[self.reached - 1])
-            block.check(steps, self.stream[self.reached])
-            self.relevance, self.cam = block_relevance(block, steps, self.relevance, self.rules)
+            name, block = self.blocks[self.reached - 1]
+            call = self.calls[self.reached - 1]
+            tape, tokens, output = run_on_tape(block, call)
+            check_recomputed(f"The block '{name}'", output, call.output, tokens)
+            descent = Descent(tape, self.rules, f"the block '{name}'")
+            with torch.no_grad():
+                self.relevance = descent.run(output, self.relevance, tokens)
+            self.cam = torch.cat(descent.cams, dim=1) if descent.cams else self.relevance[:0]
             self.reached -= 1
         return self.relevance

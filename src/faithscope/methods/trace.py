@@ -19,11 +19,12 @@ from torch.utils.checkpoint import checkpoint
 
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
+from faithscope.methods.readout import find_readout
 from faithscope.models import Model, ViTView
-from faithscope.models.blocks import Anatomy, HeadView, StemView
+from faithscope.models.tape import Call, Tape, by_token, first_tensor
 
 _OF_ATTENTION = frozenset({"attention", "attention_gradient"})
-_OF_STREAM = frozenset({"stream", "stream_gradient", "relevance"})
+_OF_STREAM = frozenset({"stream", "stream_gradient", "relevance", "tapes"})
 _OF_BACKWARD = frozenset({"gradient", "attention_gradient", "stream_gradient"})
 
 
@@ -48,22 +49,25 @@ def gather(
     with (
         torch.set_grad_enabled(backward),
         one_kernel(),
-        recording(vit, needs) as record,
+        recording(model, vit, needs, inputs) as record,
         ExitStack() as stack,
     ):
         if backward and vit is not None:
-            stack.enter_context(checkpointing(vit.blocks))
+            stack.enter_context(checkpointing([*vit.blocks.values()]))
         logits = model.logits(inputs)
         record.close()
-        if vit is not None:
-            _check(record, vit, model, images, needs)
+        prefix = 0 if vit is None else _check(record, vit, model, images, needs)
         if target is None:
             target = logits.detach().argmax(-1)
         gradients = _backward(model, logits, target, inputs, record, needs)
-        at_tokens = gradients.pop("readout", None)
-        if vit is not None and at_tokens is not None:
-            _check_readout(at_tokens, vit, model)
-    trace = record.trace(logits, gradients)
+        read = gradients.pop("readout")
+        readout: Tensor | FaithscopeError | None = None
+        if vit is not None:
+            try:
+                readout = find_readout(read, record.head, vit, model.name, prefix, images.dtype)
+            except FaithscopeError as error:
+                readout = error  # for those that need to know it
+    trace = record.trace(logits, needs, readout=readout, prefix_tokens=prefix, **gradients)
     return Evidence(model, images, target, keys, seed, batch_size=batch_size, trace=trace)
 
 
@@ -76,28 +80,34 @@ def _backward(
     needs: frozenset[str],
 ) -> dict[str, Any]:
     """Gradients of the target logit with respect to everything that is needed, in one pass."""
-    gave = [gave for _, gave in record.attention.values()]
+    stream = [call.tokens for call in record.blocks.values()]
+    if stream:
+        stream.append(record.blocks[len(record.blocks) - 1].output)
     wanted: dict[str, list[Tensor]] = {
         "input_gradient": [inputs] if "gradient" in needs else [],
-        "attention_gradients": gave if "attention_gradient" in needs else [],
-        "stream_gradients": list(record.stream.values()) if "stream_gradient" in needs else [],
-        "readout": gave[-1:],
+        "attention_gradients": [call.output for call in record.attention.values()]
+        if "attention_gradient" in needs
+        else [],
+        "stream_gradients": stream if "stream_gradient" in needs else [],
+        "readout": record.read_from(),
     }
     tensors = [tensor for part in wanted.values() for tensor in part]
     if not tensors:
-        return {}
+        return {"readout": ()}
     with torch.enable_grad():
         chosen = logits.gather(1, target[:, None]).sum()
     try:
-        found = iter(torch.autograd.grad(chosen, tensors))
+        found = iter(torch.autograd.grad(chosen, tensors, allow_unused=True))
     except RuntimeError as error:
         raise no_gradient(model, error) from error
-    gradients = {name: tuple(next(found) for _ in part) for name, part in wanted.items()}
-    return {
-        **gradients,
-        "input_gradient": next(iter(gradients["input_gradient"]), None),
-        "readout": next(iter(gradients["readout"]), None),
+    gradients: dict[str, Any] = {
+        name: tuple(next(found) for _ in part) for name, part in wanted.items()
     }
+    for name, part in gradients.items():
+        if name != "readout" and any(gradient is None for gradient in part):
+            raise no_gradient(model, RuntimeError("require grad"))
+    gradients["input_gradient"] = next(iter(gradients["input_gradient"]), None)
+    return gradients
 
 
 def no_gradient(model: Model, error: RuntimeError) -> Exception:
@@ -115,124 +125,128 @@ def no_gradient(model: Model, error: RuntimeError) -> Exception:
 class Record:
     """What hooks saw during the forward pass; closed before checkpoints run blocks again."""
 
-    attention: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    stream: dict[int, Tensor] = field(default_factory=dict)
-    parts: dict[str, Tensor] = field(default_factory=dict)
+    attention: dict[int, Call] = field(default_factory=dict)
+    blocks: dict[int, Call] = field(default_factory=dict)
+    stem: Tape = field(default_factory=Tape)
+    head: Tape = field(default_factory=lambda: Tape(is_open=False))
+    entered: Tensor | None = None
     versions: list[tuple[Tensor, int]] = field(default_factory=list)
     is_open: bool = True
 
-    def keep(self, where: dict[Any, Any], key: Any, *seen: Tensor) -> None:
-        """Keep what was seen once; a module that runs twice is no block of a ViT."""
+    def keep(self, where: dict[int, Call], key: int, call: Call) -> None:
+        """Keep a call that was seen once; a module that runs twice is no block of a ViT."""
         if not self.is_open:
             return
         if key in where:
             raise FaithscopeError(
                 "The model runs one of its blocks twice in a forward pass: faithscope cannot read "
-                "its attention. Choose methods that need no attention."
+                "its attention. Choose methods that need no attention.",
+                reason="it runs one of its blocks twice in a forward pass",
             )
-        where[key] = seen[0] if len(seen) == 1 else seen
-        self.versions += [(tensor, tensor._version) for tensor in seen]
+        where[key] = call
+        self.versions += [(tensor, tensor._version) for tensor in (call.tokens, call.output)]
+
+    def leave(self, tokens: Tensor) -> Tensor:
+        """What left the last block: from here on the head reads, with gradients."""
+        if not self.is_open:
+            return tokens
+        if not tokens.requires_grad:
+            torch.set_grad_enabled(True)  # until the caller's own context ends
+            tokens = tokens.detach().requires_grad_(True).clone()
+        self.head.is_open = True
+        return self.head.root(tokens)
 
     def close(self) -> None:
         """See nothing more, and make sure that nothing seen was overwritten since."""
-        self.is_open = False
+        self.is_open = self.stem.is_open = self.head.is_open = False
         if any(tensor._version != version for tensor, version in self.versions):
             raise FaithscopeError(
                 "The model changes its tokens in place (as `x += …` does), so what passed through "
-                "it is lost: write `x = x + …`, or choose methods that need no attention."
+                "it is lost: write `x = x + …`, or choose methods that need no attention.",
+                reason="it changes its tokens in place (as `x += …` does)",
             )
 
-    def trace(self, logits: Tensor, gradients: dict[str, Any]) -> Trace:
-        """What was seen, outside of any graph."""
-        embedded = self.parts.get("embedded", self.stream.get(0))
-        patches = self.parts.get("patches")
+    def read_from(self) -> list[Tensor]:
+        """Tensors from which the head may take tokens: those that still have one for each."""
+        if not self.head.roots:
+            return []
+        root = self.head.roots[0]
+        made = [tensor for node in self.head.nodes for tensor in node.outputs]
+        return [
+            tensor
+            for tensor in (root, *made)
+            if tensor.requires_grad and by_token(tensor, root) is not None
+        ]
+
+    def trace(self, logits: Tensor, needs: frozenset[str], **found: Any) -> Trace:
+        """What was seen, outside of any graph; tapes only where they are needed."""
+        taped = bool(needs & {"relevance", "tapes"})
         return Trace(
-            logits.detach(),
-            attention_inputs=tuple(got.detach() for got, _ in self.attention.values()),
-            attention_outputs=tuple(gave.detach() for _, gave in self.attention.values()),
-            stream=tuple(tokens.detach() for tokens in self.stream.values()),
-            patches=None if patches is None else patches.detach().flatten(2).mT,
-            embedded=None if embedded is None else embedded.detach(),
-            **gradients,
+            logits if taped else logits.detach(),
+            attention_calls=tuple(call.detached() for call in self.attention.values()),
+            block_calls=tuple(call.detached() for call in self.blocks.values()),
+            stem=self.stem if taped else None,
+            head=self.head if taped else None,
+            entered=self.entered,
+            **found,
         )
 
 
 @contextmanager
-def recording(vit: ViTView | None, needs: frozenset[str]) -> Iterator[Record]:
+def recording(
+    model: Model, vit: ViTView | None, needs: frozenset[str], images: Tensor
+) -> Iterator[Record]:
     """Record what is needed of a forward pass; hooks are gone afterwards."""
-    record, handles = Record(), []
+    record, handles = Record(), list[Any]()
 
-    def before(module: nn.Module, see: Callable[[Tensor], None]) -> None:
-        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
-            see(_input(args, kwargs))
-
-        handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-
-    def after(module: nn.Module, see: Callable[[Tensor, Tensor], Tensor | None]) -> None:
-        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-            many = isinstance(output, tuple)
-            instead = see(_input(args, kwargs), output[0] if many else output)
-            return (instead, *output[1:]) if many and instead is not None else instead
+    def after(module: nn.Module, see: Callable[[Call], None]) -> None:
+        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            see(Call(args, kwargs, first_tensor(output)))
 
         handles.append(module.register_forward_hook(hook, with_kwargs=True))
 
-    try:
-        if vit is not None and needs & _OF_ATTENTION:
-            for index, view in enumerate(vit.attentions):
-                after(view.module, partial(record.keep, record.attention, index))
-            after(vit.attentions[-1].module, _differentiate_the_head)
-        if vit is not None and needs & _OF_STREAM:
-            blocks = vit.require_blocks("Reading the token stream")
-            for index, block in enumerate(blocks):
-                before(block, partial(record.keep, record.stream, index))
-            after(blocks[-1], lambda _, left: record.keep(record.stream, len(blocks), left))
-            anatomy = vit.anatomy
-            if isinstance(anatomy, Anatomy) and isinstance(anatomy.stem, StemView):
-                projection = anatomy.stem.projection
-                after(projection, lambda _, left: record.keep(record.parts, "patches", left))
-            if isinstance(anatomy, Anatomy) and not isinstance(anatomy.pre_norm, nn.Identity):
-                before(anatomy.pre_norm, partial(record.keep, record.parts, "embedded"))
+    def leave(_: nn.Module, args: Any, output: Any) -> Any:
+        """The last block gives its tokens to the head."""
+        tokens = record.leave(first_tensor(output))
+        return (tokens, *output[1:]) if isinstance(output, tuple) else tokens
+
+    def enter(_: nn.Module, args: Any, kwargs: Any) -> None:
+        """The first block takes what the stem made."""
+        if record.stem.is_open:
+            record.entered = first_tensor((args, kwargs))
+            record.stem.is_open = False
+
+    if vit is None:
         yield record
+        return
+    try:
+        if needs & _OF_ATTENTION:
+            for index, view in enumerate(vit.attentions):
+                after(view.module, partial(_keep, record, record.attention, index))
+        last = vit.attentions[-1].module
+        if needs & _OF_STREAM:
+            blocks = vit.require_blocks("Reading the token stream")
+            for index, block in enumerate(blocks.values()):
+                after(block, partial(_keep, record, record.blocks, index))
+        if vit.blocks:
+            first, last = (modules := [*vit.blocks.values()])[0], modules[-1]
+            handles.append(first.register_forward_pre_hook(enter, with_kwargs=True))
+        handles.append(last.register_forward_hook(leave))
+        taped = bool(needs & {"relevance", "tapes"})
+        record.stem.is_open = taped
+        with ExitStack() as tapes:
+            if taped:
+                record.stem.root(images)
+                tapes.enter_context(record.stem.watch(model.module))
+            tapes.enter_context(record.head.watch(model.module))
+            yield record
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _differentiate_the_head(_: Tensor, gave: Tensor) -> Tensor | None:
-    """Keep the graph behind the last attention, to see from which tokens the head reads."""
-    if gave.requires_grad:
-        return None
-    torch.set_grad_enabled(True)  # until the caller's own context ends
-    return gave.requires_grad_(True).clone()
-
-
-def _check_readout(gradient: Tensor, vit: ViTView, model: Model) -> None:
-    """Refuse a read-out that is not what the head reads.
-
-    Behind the last attention every token goes its own way, so the target logit has a gradient at
-    those tokens only from which the head reads.
-    """
-    read = gradient.abs().amax(dim=(0, 2)) > 0
-    if not read.any():
-        return  # a head of zeros reads nothing
-    prefix, patches = read[: vit.prefix_tokens], read[vit.prefix_tokens :]
-    if vit.readout == "mean":
-        fits = bool(patches.all() and not prefix.any())
-    else:
-        known = isinstance(vit.head, HeadView) and len(vit.head.readers) > 1
-        fits = bool(vit.prefix_tokens and read[0] and (known or read.sum() == 1))
-    if not fits:
-        raise FaithscopeError(
-            f"The head of {model.name} reads {int(prefix.sum())} of {len(prefix)} prefix tokens "
-            f"and {int(patches.sum())} of {len(patches)} patches, which is not "
-            f"readout='{vit.readout}': give fs.wrap(module, readout='class' or 'mean', "
-            "prefix_tokens=…), or choose methods that read no attention."
-        )
-
-
-def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    tokens: Tensor = args[0] if args else next(iter(kwargs.values()))
-    return tokens
+def _keep(record: Record, where: dict[int, Call], index: int, call: Call) -> None:
+    record.keep(where, index, call)
 
 
 @contextmanager
@@ -264,26 +278,34 @@ def checkpointing(blocks: Sequence[nn.Module]) -> Iterator[None]:
 
 def _check(
     record: Record, vit: ViTView, model: Model, images: Tensor, needs: frozenset[str]
-) -> None:
-    """Check that every block was seen, in order, with prefix + grid tokens."""
+) -> int:
+    """Check that every block was seen, in order; count the tokens before the patches."""
     depth = len(vit.attentions)
-    seen: list[Tensor] = [got for got, _ in record.attention.values()]
     for what, order, wanted in (
         ("attention modules", list(record.attention), needs & _OF_ATTENTION),
-        ("blocks", [index for index in record.stream if index < depth], needs & _OF_STREAM),
+        ("blocks", list(record.blocks), needs & _OF_STREAM),
     ):
         if wanted and order != list(range(depth)):
             raise FaithscopeError(
                 f"{model.name} ran {len(order)} of its {depth} {what}, or in another order: give "
-                "fs.wrap(module, attention=[…]) those of its blocks, first block first."
+                "fs.wrap(module, attention=[…]) those of its blocks, first block first.",
+                reason=f"it ran {len(order)} of its {depth} {what}, or in another order",
             )
     rows, columns = model.require_grid(images, "Attention")
-    expected = vit.prefix_tokens + rows * columns
-    for index, tokens in enumerate([*seen, *record.stream.values()]):
-        if tokens.ndim != 3 or tokens.shape[1] != expected:
+    prefix: int | None = vit.prefix_tokens or 0
+    for index, call in enumerate((*record.attention.values(), *record.blocks.values())):
+        tokens = call.tokens
+        count = tokens[0, ..., 0].numel() if tokens.ndim in (3, 4) else 0
+        prefix = vit.count_prefix(count, rows * columns)
+        if prefix is None:
             name = vit.attentions[index % depth].name
+            known = "" if vit.prefix_tokens is None else f"{vit.prefix_tokens} prefix + "
             raise FaithscopeError(
                 f"'{name}' of {model.name} sees tokens of shape {list(tokens.shape)}, not "
-                f"{vit.prefix_tokens} prefix + {rows}×{columns} patches = {expected}: give "
-                "fs.wrap(module, prefix_tokens=…, patch_size=…)."
+                f"{known}{rows}×{columns} patches: give fs.wrap(module, prefix_tokens=…, "
+                "patch_size=…).",
+                reason=f"'{name}' sees tokens of shape {list(tokens.shape)}, not {known}"
+                f"{rows}×{columns} patches",
             )
+    assert prefix is not None
+    return prefix

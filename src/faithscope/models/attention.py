@@ -1,8 +1,10 @@
 """Reading attention off a module that nobody modified.
 
-An `AttentionView` knows how to recompute one attention module of the user's model from its input,
-whatever library it comes from. Every view checks itself against what the module really returned,
-so an unknown variant is refused by name and can never give silently wrong maps.
+An `AttentionView` names one attention module of the user's model. Its probabilities are seen by
+running the module once more on what it was called with, under a tape (tape.py); whatever happens
+to queries and keys on the way (norms, rotary positions, a bias of relative positions) is the
+module's own. Every view checks itself against what the module really returned, so an unknown
+variant is refused by name and can never give silently wrong maps.
 """
 
 from __future__ import annotations
@@ -14,77 +16,165 @@ import torch
 from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError
+from faithscope.models.tape import Call, Tape
 
 QKV = tuple[Tensor, Tensor, Tensor]
 
 _TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
 _ROUNDINGS = {torch.float64: 64, torch.float32: 32}
+_PROJECTIONS = (
+    ("qkv",),
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("q", "k", "v"),
+    ("q_lin", "k_lin", "v_lin"),
+    ("to_q", "to_k", "to_v"),
+    ("to_qkv",),
+    ("in_proj", "attn_drop"),
+    ("c_attn",),
+)
+"""Names under which attention modules keep the linear layers that make queries, keys, values."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Attention probabilities [B, heads, N, N] and what the module gave when they were seen."""
+
+    attention: Tensor
+    output: Tensor
+    leaves: tuple[Tensor, ...] = ()
+
+    def gradient(self, returned_gradient: Tensor) -> Tensor:
+        r"""The gradient that reaches the attention probabilities [B, heads, N, N].
+
+        .. math:: G = \frac{\partial f}{\partial o} v^\top, \qquad o = A v
+        """
+        found = torch.autograd.grad(self.output, self.leaves, returned_gradient)
+        images = len(self.attention)
+        return torch.cat([part.reshape(images, -1, *part.shape[-2:]) for part in found], dim=1)
 
 
 @dataclass(frozen=True)
 class AttentionView:
     """One attention module, seen the same way in every library.
 
-    `qkv` maps the module's input [B, N, D] to queries, keys and values [B, heads, N, d];
-    `project` maps the mixed values [B, N, heads·d] to what the module returns; a module whose own
-    softmax runs in float32 cannot be checked more closely than that. Only relevance (LRP) needs
-    `weight`, the joint weight of q, k and v [3·heads·d, D], and the `linears` that apply it.
+    A module that computes softmax attention by torch's functions needs no more than its name. For
+    one that does not (a compiled kernel, say), write down what it does: `qkv` maps its input
+    [B, N, D] to queries, keys and values [B, heads, N, d]; `project` maps the mixed values
+    [B, N, heads·d] to what the module returns; `scale` multiplies the product of queries and keys.
     """
 
     name: str
     module: nn.Module
-    scale: float
-    qkv: Callable[[Tensor], QKV]
-    project: Callable[[Tensor], Tensor]
-    float32_softmax: bool = False
-    weight: Callable[[], Tensor] | None = None
-    linears: tuple[nn.Linear, ...] = ()
+    scale: float | None = None
+    qkv: Callable[[Tensor], QKV] | None = None
+    project: Callable[[Tensor], Tensor] = lambda mixed: mixed
 
-    def mix(self, tokens: Tensor, returned: Tensor) -> tuple[Tensor, Tensor]:
-        """Recompute the attention probabilities and the values that they mix.
+    def look(self, call: Call, *, gradient: bool = False) -> Seen:
+        """See the attention of a call, on the condition that it explains what the module gave.
 
-        The view is checked: rows must sum to 1, and the recomputed output must be `returned`, what
-        the module itself gave for `tokens`.
-
-        Returns:
-            Attention [B, heads, N, N] and values [B, heads, N, d].
+        Rows of the probabilities must sum to 1, and the output must be the one recorded. With
+        `gradient`, gradients with respect to the probabilities can be taken afterwards.
         """
-        query, key, value = self.qkv(tokens)
-        attention = (query @ key.transpose(-2, -1) * self.scale).softmax(dim=-1)
-        self._check(attention, self.project(join_heads(attention @ value)), returned)
-        return attention, value
-
-    def gradient(self, attention: Tensor, value: Tensor, returned_gradient: Tensor) -> Tensor:
-        r"""The gradient that reaches the attention probabilities [B, heads, N, N].
-
-        .. math:: G = \frac{\partial f}{\partial o} v^\top, \qquad o = A v
-        """
-        with torch.enable_grad():
-            mixed = join_heads(attention @ value).detach().requires_grad_(True)
-            (mixed_gradient,) = torch.autograd.grad(self.project(mixed), mixed, returned_gradient)
-        return split_heads(mixed_gradient, value.shape[1]) @ value.transpose(-2, -1)
-
-    def _check(self, attention: Tensor, recomputed: Tensor, returned: Tensor) -> None:
-        rows = (attention.sum(-1) - 1).abs().max()
-        off = deviation(recomputed, returned, returned.mean(dim=1, keepdim=True))
-        allowed = tolerance(attention.dtype, self.float32_softmax)
-        if not (rows <= allowed and off <= allowed):
-            raise FaithscopeError(
-                f"The attention module '{self.name}' does something faithscope does not know "
-                f"(recomputed output off by {off:.1e}): its attention cannot be trusted. "
-                "Use methods that need no attention, or give fs.wrap(module, attention=[…]) your "
-                "own AttentionView for each block."
+        tokens = call.tokens.detach()
+        with torch.set_grad_enabled(gradient):
+            seen = self._see(call, tokens) if self.qkv is None else self._compute(tokens)
+        shape, count = tuple(seen.attention.shape), tokens[0, ..., 0].numel()
+        if shape[0] != len(tokens) or shape[2:] != (count, count):
+            raise self._unknown(
+                f"its attention is {list(shape[-2:])} for {len(tokens)}×{count} tokens: it looks "
+                "at windows, or at fewer keys"
             )
+        rows = (seen.attention.detach().sum(-1) - 1).abs().max()
+        axes = tuple(range(1, call.output.ndim - 1))
+        off = deviation(seen.output, call.output, call.output.mean(dim=axes, keepdim=True))
+        allowed = tolerance(seen.attention.dtype)
+        if not (rows <= allowed and off <= tolerance(seen.output.dtype)):
+            raise self._unknown(f"recomputed output off by {off:.1e}")
+        return seen
+
+    def _see(self, call: Call, tokens: Tensor) -> Seen:
+        tape, _, output = run_on_tape(self.module, call, leaves=torch.is_grad_enabled())
+        found = [seen.probabilities for seen in tape.attentions]
+        if tape.changed:
+            raise self._unknown(
+                f"its attention probabilities are changed by '{tape.changed[0]}' before they weigh "
+                "the values"
+            )
+        if not found:
+            raise self._unknown("no softmax over tokens was seen in it")
+        self._check_tokens(call, tape)
+        heads = [self._by_head(part, call) for part in found]
+        if len({part.shape for part in heads}) > 1:
+            raise self._unknown("its attention has several shapes")
+        return Seen(torch.cat(heads, dim=1), output, tuple(found))
+
+    def _by_head(self, found: Tensor, call: Call) -> Tensor:
+        """Probabilities as [B, heads, N, M], also of a module that has images and heads in one."""
+        images = len(call.tokens)
+        if found.ndim == 4:
+            return found
+        if found.ndim != 3 or len(found) % images:
+            raise self._unknown(f"its attention has the shape {list(found.shape)}")
+        with torch.no_grad():  # an image's heads must follow each other
+            other = call.tokens.detach().clone()
+            other[0] = other[0].roll(1, -1) + 1
+            again, _, _ = run_on_tape(self.module, call, other)
+        moved = (again.attentions[0].probabilities - found.detach()).abs().amax((1, 2)) > 0
+        if moved[len(found) // images :].any():
+            raise self._unknown("it mixes the images of a batch")
+        return found.reshape(images, -1, *found.shape[1:])
+
+    def _check_tokens(self, call: Call, tape: Tape) -> None:
+        """Where tokens and channels are equally many, make sure that it is tokens that are mixed.
+
+        The value of a token depends on that token alone.
+        """
+        for place, seen in enumerate(tape.attentions):
+            if seen.value.shape[-1] != seen.value.shape[-2]:
+                continue
+            with torch.no_grad():
+                other = call.tokens.detach().clone()
+                last = other.view(len(other), -1, other.shape[-1])[:, -1]
+                last += 1 + last.abs()
+                again, _, _ = run_on_tape(self.module, call, other)
+            moved = again.attentions[place].value[..., :-1, :] - seen.value[..., :-1, :]
+            if moved.detach().abs().max() > 1e-3 * seen.value.detach().abs().max():
+                raise self._unknown("it mixes channels, not tokens")
+
+    def _compute(self, tokens: Tensor) -> Seen:
+        """The attention as the user's own view says."""
+        assert self.qkv is not None
+        query, key, value = self.qkv(tokens)
+        scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
+        attention = (query @ key.mT * scale).softmax(dim=-1).detach()
+        attention.requires_grad_(torch.is_grad_enabled())
+        mixed = (attention @ value).transpose(1, 2).flatten(2)
+        return Seen(attention, self.project(mixed), (attention,))
+
+    def _unknown(self, reason: str) -> FaithscopeError:
+        what = f"the attention module '{self.name}' does something faithscope does not know"
+        return FaithscopeError(
+            f"{what[0].upper()}{what[1:]} ({reason}): its attention cannot be trusted. Use methods "
+            "that need no attention, or give fs.wrap(module, attention=[…]) your own AttentionView "
+            "for each block.",
+            reason=f"{what} ({reason})",
+        )
 
 
-def join_heads(values: Tensor) -> Tensor:
-    """[B, heads, N, d] -> [B, N, heads·d]."""
-    return values.transpose(1, 2).flatten(2)
+def run_on_tape(
+    module: nn.Module, call: Call, tokens: Tensor | None = None, *, leaves: bool = False
+) -> tuple[Tape, Tensor, Tensor]:
+    """Run a module once more on what it was called with, or on other tokens, under a tape.
 
-
-def split_heads(values: Tensor, heads: int) -> Tensor:
-    """[B, N, heads·d] -> [B, heads, N, d]."""
-    return values.reshape(*values.shape[:2], heads, -1).transpose(1, 2)
+    Returns:
+        The tape, the tokens it follows, and what the module gave.
+    """
+    tape = Tape(leaves=leaves)
+    tokens = tape.root(call.tokens.detach() if tokens is None else tokens)
+    with torch.set_grad_enabled(leaves), tape.watch(module):
+        output = call.again(module, tokens)
+    return tape, tokens, output
 
 
 def deviation(recomputed: Tensor, recorded: Tensor, base: Tensor | float = 0.0) -> float:
@@ -95,112 +185,44 @@ def deviation(recomputed: Tensor, recorded: Tensor, base: Tensor | float = 0.0) 
     """
     if recomputed.shape != recorded.shape:
         return float("inf")
+    recomputed, recorded = recomputed.detach(), recorded.detach()
     epsilon = torch.finfo(recorded.dtype).eps * _ROUNDINGS.get(recorded.dtype, 2)
     error = ((recomputed - recorded).abs() - epsilon * recorded.abs()).max().clamp(min=0)
+    base = base.detach() if isinstance(base, Tensor) else base
     return float(error / (recorded - base).abs().max().clamp_min(1e-30))
 
 
-def tolerance(dtype: torch.dtype, float32_softmax: bool = False) -> float:
+def tolerance(dtype: torch.dtype) -> float:
     """The deviation that the rounding of a type explains."""
-    allowed = _TOLERANCES.get(dtype, 3e-2)
-    return max(allowed, 1e-5) if float32_softmax else allowed
+    return _TOLERANCES.get(dtype, 3e-2)
+
+
+def check_recomputed(
+    part: str, recomputed: Tensor, recorded: Tensor, base: Tensor | float = 0.0
+) -> None:
+    """Refuse a part of the model that gives something else when it is run once more."""
+    off = deviation(recomputed, recorded, base)
+    if not off <= tolerance(recorded.dtype):
+        raise FaithscopeError(
+            f"{part} gives something else when it is run once more (off by {off:.1e}): methods "
+            "that need every part of the model cannot be trusted with it. Use methods that read "
+            "only attention or gradients.",
+            reason=f"{part} gives something else when it is run once more",
+        )
 
 
 def find_attentions(module: nn.Module) -> tuple[AttentionView, ...]:
-    """Find every attention module whose make is known, in the order they are defined."""
-    found = []
-    for name, child in module.named_modules():
-        for make in (_joint_attention, _separate_attention, _torch_attention):
-            view = make(name, child)
-            if view is not None:
-                found.append(view)
-                break
-    return tuple(found)
-
-
-def _joint_attention(name: str, module: nn.Module) -> AttentionView | None:
-    """timm: one linear layer makes q, k and v; optional q/k norms, output norm and gate."""
-    projection, heads = getattr(module, "qkv", None), getattr(module, "num_heads", None)
-    if not isinstance(projection, nn.Linear) or not isinstance(heads, int):
-        return None
-    head_dim = projection.out_features // (3 * heads)
-    norms = [getattr(module, part, nn.Identity()) for part in ("q_norm", "k_norm")]
-
-    def qkv(tokens: Tensor) -> QKV:
-        query, key, value = _three(projection(tokens), heads, head_dim)
-        return norms[0](query), norms[1](key), value
-
-    def project(mixed: Tensor) -> Tensor:
-        norm = getattr(module, "norm", nn.Identity())
-        result: Tensor = module.proj(norm(mixed))  # type: ignore[operator]
-        return result
-
-    return AttentionView(
-        name,
-        module,
-        head_dim**-0.5,
-        qkv,
-        project,
-        weight=lambda: projection.weight,
-        linears=(projection,),
+    """Find every module that makes queries, keys and values, in the order they are defined."""
+    return tuple(
+        AttentionView(name, child)
+        for name, child in module.named_modules()
+        if looks_like_attention(child)
     )
 
 
-def _separate_attention(name: str, module: nn.Module) -> AttentionView | None:
-    """Hugging Face: three linear layers, and an output projection inside or outside the module."""
-    for names in (("q_proj", "k_proj", "v_proj"), ("query", "key", "value")):
-        layers = [getattr(module, part, None) for part in names]
-        if all(isinstance(layer, nn.Linear) for layer in layers):
-            break
-    else:
-        return None
-    heads = getattr(module, "num_attention_heads", None) or getattr(module, "num_heads", None)
-    if not isinstance(heads, int):
-        return None
-    linear: list[nn.Linear] = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    head_dim = linear[0].out_features // heads
-    output = getattr(module, "o_proj", None) or getattr(module, "out_proj", None) or nn.Identity()
-
-    def qkv(tokens: Tensor) -> QKV:
-        query, key, value = (split_heads(layer(tokens), heads) for layer in linear)
-        return query, key, value
-
-    return AttentionView(
-        name,
-        module,
-        head_dim**-0.5,
-        qkv,
-        output,
-        float32_softmax=True,  # of some eager attentions, whatever the model's type
-        weight=lambda: torch.cat([layer.weight for layer in linear]),
-        linears=tuple(linear),
-    )
-
-
-def _torch_attention(name: str, module: nn.Module) -> AttentionView | None:
-    """torchvision: torch's own multi-head attention with one in-projection, batch first."""
-    if not isinstance(module, nn.MultiheadAttention) or not module.batch_first:
-        return None
-    if module.in_proj_weight is None or module.bias_k is not None or module.add_zero_attn:
-        return None
-
-    def qkv(tokens: Tensor) -> QKV:
-        joint = nn.functional.linear(tokens, module.in_proj_weight, module.in_proj_bias)
-        return _three(joint, module.num_heads, module.head_dim)
-
-    return AttentionView(
-        name,
-        module,
-        module.head_dim**-0.5,
-        qkv,
-        module.out_proj,
-        weight=lambda: module.in_proj_weight,
-    )
-
-
-def _three(joint: Tensor, heads: int, head_dim: int) -> QKV:
-    """Split what a joint layer gave, rows ordered [q; k; v], each head-major."""
-    batch, count, _ = joint.shape
-    parts = joint.reshape(batch, count, 3, heads, head_dim).permute(2, 0, 3, 1, 4)
-    query, key, value = parts.unbind(0)
-    return query, key, value
+def looks_like_attention(module: nn.Module) -> bool:
+    """Whether a module has the linear layers of attention, by the names that libraries use."""
+    if isinstance(module, nn.MultiheadAttention):
+        return True
+    children = dict(module.named_children())
+    return any(all(name in children for name in names) for names in _PROJECTIONS)

@@ -2,52 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from os.path import commonpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torch import nn
 
 from faithscope.errors import FaithscopeError
 from faithscope.models.attention import AttentionView, find_attentions
-from faithscope.models.blocks import Anatomy, HeadView, find_anatomy, find_head
+
+READOUTS = ("class", "mean", "all", "attention")
+"""What a head may read: the first token, the mean of the patches or of all tokens, or tokens
+weighted by an attention pool."""
 
 
 @dataclass(frozen=True)
 class ViTView:
-    """What is known about a ViT.
+    """What is known about a ViT before it is run.
 
-    `prefix_tokens` stand before the patches (class, distillation, registers); `readout` says which
-    token the head reads: "class" (the first) or "mean" (of the patches). `blocks` are the modules
-    around the attentions, none if they were not found; `head` and `anatomy`, which is every part of
-    the model, may be a sentence saying what is not known.
+    `prefix_tokens` stand before the patches (class, distillation, registers), None if they are to
+    be counted; `readout` is what the head was said to read, which is checked, and `hint` what the
+    model's own settings say. `blocks` are the modules around the attentions by name, none if they
+    were not found.
     """
 
     attentions: tuple[AttentionView, ...]
-    prefix_tokens: int
-    readout: str = "class"
-    blocks: tuple[nn.Module, ...] = ()
-    head: HeadView | str = "its head was not found"
-    anatomy: Anatomy | str = "its blocks were not found"
+    prefix_tokens: int | None
+    readout: str | None = None
+    hint: str | None = None
+    blocks: Mapping[str, nn.Module] = field(default_factory=dict)
 
-    def require_blocks(self, needed_by: str) -> tuple[nn.Module, ...]:
+    def require_blocks(self, needed_by: str) -> Mapping[str, nn.Module]:
         """The blocks, or an error that names who needs them."""
         if self.blocks:
             return self.blocks
         raise FaithscopeError(
             f"{needed_by} needs the model's blocks, which were not found: keep them in an "
-            "nn.ModuleList or nn.Sequential, or choose other methods."
+            "nn.ModuleList or nn.Sequential, or choose other methods.",
+            reason="its blocks were not found",
         )
 
-    def require_anatomy(self, needed_by: str) -> Anatomy:
-        """Every part of the model, or an error that says which one is not known."""
-        if isinstance(self.anatomy, Anatomy):
-            return self.anatomy
-        raise FaithscopeError(
-            f"{needed_by} needs to know every part of the model, but {self.anatomy}: choose "
-            "methods that read only attention or gradients."
-        )
+    def count_prefix(self, tokens: int, patches: int) -> int | None:
+        """The tokens before the patches, of so many; None if that cannot be right."""
+        extra = tokens - patches
+        if self.prefix_tokens is None:
+            return extra if extra in (0, 1) else None
+        return extra if extra == self.prefix_tokens else None
 
 
 def find_vit(
@@ -60,58 +59,110 @@ def find_vit(
     """Read the ViT facts off a module, each one overridden where given.
 
     Returns:
-        The view, or a sentence naming the fields of `fs.wrap` that are missing.
+        The view, or the reason why there is none.
     """
     if attention is None:
-        attentions = _find_stack(module)
+        stack = _find_stack(module)
+        if isinstance(stack, str):
+            return stack
     else:
-        attentions = tuple(_as_view(item, module) for item in attention)
-    prefix_tokens = _prefix_tokens(module) if prefix_tokens is None else prefix_tokens
-    readout = readout or _readout(module)
-    if attentions and prefix_tokens is not None and readout is not None:
-        named = _find_blocks(module, attentions)
-        head = find_head(module, prefix_tokens=prefix_tokens, readout=readout)
-        anatomy = find_anatomy(module, named, head)
-        blocks = tuple(block for _, block, _ in named)
-        return ViTView(attentions, prefix_tokens, readout, blocks, head, anatomy)
-    missing = [
-        field
-        for field, lacking in (
-            ("attention=[…]", not attentions),
-            ("prefix_tokens=…", prefix_tokens is None),
-            ("readout='class' or 'mean'", readout is None),
-        )
-        if lacking
-    ]
-    return f"{type(module).__name__} was not recognised as one: give {', '.join(missing)}"
+        stack = _given_stack(module, attention)
+    blocks = {name: block for name, block, _ in stack if block is not None}
+    whole = len(blocks) == len(stack) and len({id(block) for block in blocks.values()}) == len(
+        stack
+    )
+    around = list(_around(module, stack[0][0]))
+    counts = (_prefix_tokens(child) for child in around)
+    hints = (_readout(child) for child in around)
+    return ViTView(
+        attentions=tuple(view for _, _, view in stack),
+        prefix_tokens=next((count for count in counts if count is not None), None)
+        if prefix_tokens is None
+        else prefix_tokens,
+        readout=readout,
+        hint=next((hint for hint in hints if hint is not None), None),
+        blocks=blocks if whole else {},
+    )
 
 
-def _find_stack(module: nn.Module) -> tuple[AttentionView, ...]:
-    """The attention modules if they form one stack of blocks; none if some are side by side."""
+Placed = tuple[str, nn.Module | None, AttentionView]
+"""The name of a block, the block if it is a module that is called, and its attention."""
+
+
+def _find_stack(module: nn.Module) -> list[Placed] | str:
+    """The attention modules if they form one stack of blocks; else the reason why not.
+
+    A stack is a list of modules, each of which holds one attention module, or several side by side.
+    Attention outside of it (a pool) belongs to the head.
+    """
     found = find_attentions(module)
-    paths = [view.name.replace(".", "/") for view in found]
-    forks = {commonpath(pair) for pair in pairwise(paths)}
-    return found if len(forks) <= 1 else ()
+    if not found:
+        return "it has no attention modules of a known make"
+    levels = {view.name: _levels(module, view.name) for view in found}
+    if len(found) > 1:
+        indices: dict[str, set[str]] = {}
+        for places in levels.values():
+            for container, index in places:
+                indices.setdefault(container, set()).add(index)
+        levels = {
+            name: [place for place in places if len(indices[place[0]]) > 1]
+            for name, places in levels.items()
+        }
+    inside = [view for view in found if levels[view.name]]
+    if not inside:
+        return "its attention modules are not in a list of blocks"
+    outer = {levels[view.name][0][0] for view in inside}
+    if len(outer) > 1:
+        return (
+            f"it has attention in {len(outer)} places side by side or in stages, not in one stack"
+        )
+    groups: dict[str, list[AttentionView]] = {}
+    for view in inside:
+        groups.setdefault(".".join(filter(None, levels[view.name][0])), []).append(view)
+    stack: list[Placed] = []
+    for name, views in groups.items():
+        block = module.get_submodule(name)
+        called = None if isinstance(block, nn.ModuleList | nn.ModuleDict) else block
+        if len(views) == 1:
+            stack.append((name, called, views[0]))
+        elif called is not None and hasattr(block, "attns"):  # timm's blocks of parallel branches
+            stack.append((name, called, AttentionView(name, block)))
+        else:
+            return "its blocks form stages, each with a stack of attention modules of its own"
+    return stack
 
 
-def _find_blocks(
-    module: nn.Module, attentions: Sequence[AttentionView]
-) -> list[tuple[str, nn.Module, AttentionView]]:
-    """The member of the innermost list of modules around each attention; none if one has none."""
+def _levels(module: nn.Module, name: str) -> list[tuple[str, str]]:
+    """The lists of modules around a module, outermost first, and the place in each."""
+    parts, found = name.split("."), []
+    for length in range(1, len(parts) + 1):
+        container = ".".join(parts[: length - 1])
+        if isinstance(module.get_submodule(container), nn.ModuleList | nn.Sequential):
+            found.append((container, parts[length - 1]))
+    return found
+
+
+def _given_stack(module: nn.Module, attention: Sequence[AttentionView | nn.Module]) -> list[Placed]:
+    """The given attention modules, and the member of the innermost list around each."""
+    stack: list[Placed] = []
     names = {id(child): name for name, child in module.named_modules()}
-    found = []
-    for view in attentions:
-        parts = names.get(id(view.module), "").split(".")
-        for length in reversed(range(1, len(parts))):
-            parent = module.get_submodule(".".join(parts[: length - 1]))
-            if isinstance(parent, nn.ModuleList | nn.Sequential):
-                name = ".".join(parts[:length])
-                block = module.get_submodule(name)
-                if not isinstance(block, nn.ModuleList):  # which is never called
-                    found.append((name, block, view))
-                break
-    distinct = {id(block) for _, block, _ in found}
-    return found if len(distinct) == len(attentions) else []
+    for item in attention:
+        view = _as_view(item, module)
+        name = names.get(id(view.module), "")
+        levels = _levels(module, name) if name else []
+        block: nn.Module | None = None
+        if levels:
+            name = ".".join(filter(None, levels[-1]))
+            block = module.get_submodule(name)
+        stack.append((name, None if isinstance(block, nn.ModuleList) else block, view))
+    return stack
+
+
+def _around(module: nn.Module, name: str) -> Iterator[nn.Module]:
+    """The modules around a named one, innermost first."""
+    parts = name.split(".")
+    for length in reversed(range(len(parts))):
+        yield module.get_submodule(".".join(parts[:length]))
 
 
 def _as_view(item: AttentionView | nn.Module, module: nn.Module) -> AttentionView:
@@ -122,14 +173,8 @@ def _as_view(item: AttentionView | nn.Module, module: nn.Module) -> AttentionVie
             "fs.wrap(attention=[…]) takes attention modules or AttentionViews, got "
             f"{type(item).__name__}."
         )
-    views = find_attentions(item)
-    if len(views) != 1:
-        raise FaithscopeError(
-            f"fs.wrap(attention=[…]) takes attention modules or AttentionViews; "
-            f"{type(item).__name__} holds {len(views)} attention modules of a known make."
-        )
     names = {id(child): name for name, child in module.named_modules()}
-    return replace(views[0], name=names.get(id(views[0].module), views[0].name))
+    return AttentionView(names.get(id(item), type(item).__name__), item)
 
 
 def find_patch_size(
@@ -166,17 +211,15 @@ def _prefix_tokens(module: nn.Module) -> int | None:
     if isinstance(declared, int):
         return declared
     names = {name.rpartition(".")[2] for name, _ in module.named_parameters()}
-    if not names & {"cls_token", "class_token", "pos_embedding", "position_embeddings"}:
-        return None
-    config = getattr(module, "config", None)
     single = len(names & {"cls_token", "class_token"}) + len(names & {"distillation_token"})
-    return single + int(getattr(config, "num_register_tokens", 0) or 0)
+    config = getattr(module, "config", None)
+    registers = int(getattr(config, "num_register_tokens", 0) or 0)
+    return single + registers if single else None
 
 
 def _readout(module: nn.Module) -> str | None:
     if getattr(getattr(module, "config", None), "use_mean_pooling", False):  # Hugging Face BEiT
         return "mean"
-    pool = getattr(module, "global_pool", "token")
-    if pool == "avg" and getattr(module, "pool_include_prefix", False):
-        return None
-    return {"token": "class", "avg": "mean"}.get(str(pool))
+    pool = getattr(module, "global_pool", "")
+    whole = getattr(module, "pool_include_prefix", False)
+    return {"token": "class", "avg": "all" if whole else "mean", "map": "attention"}.get(str(pool))

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from faithscope.errors import FaithscopeError, choose
+from faithscope.models.device import float64_device
 
 UNITS = ("pixels", "patches")
 UPSAMPLES = ("bilinear", "nearest")
@@ -130,10 +131,11 @@ def _bilinear(maps: Tensor, dim: int, length: int) -> Tensor:
     `lerp` leaves them equal.
     """
     count = maps.shape[dim]
-    places = torch.arange(length, device=maps.device, dtype=torch.float64)
+    places = torch.arange(length, device=float64_device(maps.device), dtype=torch.float64)
     places = ((places + 0.5) * (count / length) - 0.5).clamp(0, count - 1)
     low = places.floor().to(torch.int64)
     weight = (places - low).to(maps.dtype).reshape((-1, 1) if dim == 1 else (1, -1))
+    low, weight = low.to(maps.device), weight.to(maps.device)
     high = (low + 1).clamp(max=count - 1)
     return torch.lerp(maps.index_select(dim, low), maps.index_select(dim, high), weight)
 

@@ -7,13 +7,14 @@ digit.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 from faithscope.report.table import (
     DIFFERENCE,
+    SIGNS,
     Cell,
     Form,
     Head,
@@ -22,16 +23,15 @@ from faithscope.report.table import (
     Table,
 )
 from faithscope.report.trainings import training_tables
+from faithscope.request.code import short_name
 from faithscope.runs.files import write_output
-from faithscope.verdicts.compare import Comparison
+from faithscope.verdicts.compare import Differences
 from faithscope.verdicts.findings import Findings, Series
-from faithscope.verdicts.sensitivity import sensitivity_rows
+from faithscope.verdicts.sensitivity import across_models, sensitivity_rows
 from faithscope.verdicts.sentences import counted
 
 Row = Mapping[str, Any]
 
-LONGEST_NAME = 120
-"""Longest beginning of a file's name, in characters."""
 WAYS = "↑ more is better, ↓ less is better"
 
 
@@ -39,10 +39,17 @@ def write_tables(results: Mapping[str, Findings], folder: str | Path) -> list[Pa
     """Write all tables of runs as Markdown, LaTeX and CSV.
 
     With one run files are called `scores.md`, with several `LABEL-scores.md`; what compares runs
-    has one file for all.
+    has one file for all. Runs that differ in their model alone share a table, `models-scores.md`,
+    one for each fill or other choice, `fill-mean-models-scores.md`.
     """
     tables = [
         table for stem, found in file_stems(results).items() for table in run_tables(found, stem)
+    ]
+    tables += [
+        models_table(runs, name="-".join(filter(None, (_plain(where), "models", "scores"))))
+        for where, runs in across_models(
+            {run: held for run, held in results.items() if held.samples.num_rows}
+        ).items()
     ]
     if moved := sensitivity_of(results):
         tables.append(sensitivity_table(moved))
@@ -73,13 +80,18 @@ def file_stems(results: Mapping[str, Findings]) -> dict[str, Findings]:
     stems: dict[str, Findings] = {}
     taken: set[str] = set()
     for label, found in results.items():
-        stem = safe = re.sub(r"[^\w.-]+", "-", label).strip("-.")[:LONGEST_NAME] or "run"
+        stem = safe = _plain(label) or "run"
         number = 2
         while stem.lower() in taken:  # some file systems do not tell A from a
             stem, number = f"{safe}-{number}", number + 1
         taken.add(stem.lower())
         stems[f"{stem}-"] = found
     return stems
+
+
+def _plain(label: str) -> str:
+    """What distinguishes runs, "fill=mean", in the name of a file that LaTeX can include."""
+    return short_name(label.replace("=", "-"))
 
 
 def scores_markdown(found: Findings) -> str:
@@ -89,29 +101,58 @@ def scores_markdown(found: Findings) -> str:
 
 def scores_table(found: Findings, *, name: str = "scores") -> Table:
     """Every mean with its interval: a row for each method, a column for each metric."""
-    cells = {(Series(row["method"], row["procedure"]), row["metric"]): row for row in found.rows}
-    best = {metric: _best(found, metric) for metric in found.metrics}
-    cards = found.manifest.methods
-    rows = list[tuple[Cell, ...]]()
-    for series in found.series:
-        card = cards[series.method]
-        against = f", against {card.matched_random}" if card.matched_random else ""
-        grid = " grid" if "×" in card.granularity else ""
-        numbers = [
-            _score(cells[series, metric], None if card.is_random else best[metric])
-            for metric in found.metrics
-        ]
-        rows.append((Name(series.label, f"by {card.granularity}{grid}{against}"), *numbers))
     return Table(
         name,
-        _scores_caption(found),
+        _scores_caption([found]),
         ("method", *heads(found, found.metrics)),
-        tuple(rows),
+        tuple(_score_rows(found, found.metrics)),
         records=found.rows,
         rules=_before_random(found, found.series),
         is_sortable=True,
         is_stacked=True,
     )
+
+
+def models_table(runs: Mapping[str, Findings], *, name: str) -> Table:
+    """The scores of several models under one protocol: a block of methods for each model."""
+    known = {
+        metric: head
+        for found in runs.values()
+        for metric, head in zip(found.metrics, heads(found, found.metrics), strict=True)
+    }
+    rows, records, blocks = list[tuple[Cell, ...]](), list[Row](), list[int]()
+    for model, found in runs.items():
+        blocks.append(len(rows))
+        names = chain([model], repeat(""))
+        rows += [(next(names), *row) for row in _score_rows(found, list(known))]
+        records += [{"model": model, **row} for row in found.rows]
+    return Table(
+        name,
+        _scores_caption(list(runs.values())),
+        ("model", "method", *known.values()),
+        tuple(rows),
+        names=2,
+        records=records,
+        rules=frozenset(blocks[1:]),
+        is_stacked=True,
+    )
+
+
+def _score_rows(found: Findings, metrics: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
+    """A row for each method; a metric that the run does not have leaves its place empty."""
+    cells = {(Series(row["method"], row["procedure"]), row["metric"]): row for row in found.rows}
+    best = {metric: _best(found, metric) for metric in found.metrics}
+    for series in found.series:
+        card = found.manifest.methods[series.method]
+        against = f", against {card.matched_random}" if card.matched_random else ""
+        grid = " grid" if "×" in card.granularity else ""
+        numbers = [
+            _score(cells[series, metric], None if card.is_random else best[metric])
+            if metric in best
+            else "—"
+            for metric in metrics
+        ]
+        yield (Name(series.label, f"by {card.granularity}{grid}{against}"), *numbers)
 
 
 def heads(found: Findings, metrics: Iterable[str]) -> list[Head]:
@@ -152,19 +193,23 @@ def _before_random(found: Findings, series: Sequence[Series]) -> frozenset[int]:
     return frozenset(places[:1]) - {0}
 
 
-def _scores_caption(found: Findings) -> str:
-    """What the scores are."""
-    manifest, replicate = found.manifest, found.replicate
-    count = counted(len(found.replicates), replicate.word)
+def _scores_caption(runs: Sequence[Findings]) -> str:
+    """What the scores of a run, or of several that differ in their model alone, are."""
+    found, *others = runs
+    most = max(len(run.replicates) for run in runs)
+    count = f"{'up to ' * (len({len(run.replicates) for run in runs}) > 1)}"
+    count += counted(most, found.replicate.word)
     choices = ", ".join(choices_of(found))
+    models = f"{len(runs)} models" if others else found.manifest.model.name
     said = (
-        f"Faithfulness of explanations of {manifest.model.name} on {manifest.data.name}, {count} "
+        f"Faithfulness of explanations of {models} on {found.manifest.data.name}, {count} "
         f"({choices}): mean"
     )
-    if len(found.replicates) > 1:
+    if most > 1:
         said += " [95 % interval]"
     said += f"; {WAYS}"
-    return f"{said}; {marks(found)}" if any(row["verdict"] for row in found.rows) else said
+    judged = any(row["verdict"] for run in runs for row in run.rows)
+    return f"{said}; {marks(found)}" if judged else said
 
 
 def choices_of(found: Findings) -> list[str]:
@@ -190,21 +235,29 @@ def written(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def marks(found: Findings) -> str:
+def marks(found: Findings, signs: Mapping[str, str] = SIGNS) -> str:
     """What the marks of a table of scores mean."""
-    return f"* better, † worse than the matched random method ({found.replicate.how})"
+    return f"{_signs(signs)} than the matched random method ({found.replicate.how})"
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def marks_of_two(compared: Differences, signs: Mapping[str, str] = SIGNS) -> str:
+    """What the marks of a table of differences mean."""
+    return f"{_signs(signs)} in the second run ({compared.replicate.how})"
+
+
+def _signs(signs: Mapping[str, str]) -> str:
+    return f"{signs['better'][0]} better, {signs['worse'][0]} worse"
+
+
+def comparison_table(comparison: Differences) -> Table:
     """What changed from the first run to the second: a row for each method."""
     cells = {
         (Series(row["method"], row["procedure"]), row["metric"]): row for row in comparison.rows
     }
-    found, word = comparison.first, comparison.replicate.word
+    found = comparison.first
     return Table(
         "comparison",
-        f"Mean difference, second - first, with its 95 % interval over shared {word}s; {WAYS}; "
-        f"* better, † worse in the second run ({comparison.replicate.how})",
+        f"{difference_words(comparison)}; {marks_of_two(comparison)}",
         ("method", *heads(found, comparison.metrics)),
         tuple(
             (one.label, *(_difference(cells.get((one, m))) for m in comparison.metrics))
@@ -213,6 +266,12 @@ def comparison_table(comparison: Comparison) -> Table:
         records=comparison.rows,
         rules=_before_random(found, comparison.series),
     )
+
+
+def difference_words(compared: Differences) -> str:
+    """What the numbers of a table of differences are."""
+    word = compared.replicate.word
+    return f"Mean difference, second - first, with its 95 % interval over shared {word}s; {WAYS}"
 
 
 def _difference(row: Row | None) -> Cell:

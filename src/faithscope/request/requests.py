@@ -27,7 +27,8 @@ class Request(BaseModel):
     model: Annotated[
         str,
         Option(
-            "timm:…, hf:…, torchvision:…, bundled:… or file:…; see `list models`.",
+            "timm:…, hf:…, torchvision:…, bundled:…, file:… or your own FILE.py:NAME; "
+            "LABEL=NAME labels it. See `list models`.",
             "the name of a model",
             metavar="NAME",
             aliases=("models",),
@@ -37,8 +38,8 @@ class Request(BaseModel):
     data: Annotated[
         str,
         Option(
-            "A folder, bundled:cifar10, cifar10:DIR, imagenet:DIR, hf:ID, array:FILE; see "
-            "`list data`.",
+            "A folder, a file, 'photos/*.jpg', bundled:cifar10, cifar10:DIR, imagenet:DIR, hf:ID, "
+            "array:FILE; see `list data`.",
             "the name of a data set or a path",
             metavar="NAME",
             aliases=("images", "dataset", "datasets"),
@@ -57,7 +58,10 @@ class Request(BaseModel):
     device: Annotated[
         str,
         Option(
-            "auto, cpu, cuda, cuda:1, …", "the name of a device", metavar="NAME", role="running"
+            "auto, cpu, cuda, cuda:1, mps, …",
+            "the name of a device",
+            metavar="NAME",
+            role="running",
         ),
     ] = "auto"
     on: Annotated[
@@ -144,10 +148,11 @@ class Perturb(Request):
     methods: Annotated[
         Names | None,
         Option(
-            "'all' are the papers' methods, 'registered' all of them; see `list methods`. "
-            "[default: all, or none if maps are given]",
+            "'all' are the papers' methods, 'registered' all of them, FILE.py:NAME your own; see "
+            "`list methods`. [default: all, or none if maps are given]",
             "names of methods",
             metavar=SPECS,
+            also=("method",),
             differs="freely",
         ),
     ] = None
@@ -175,6 +180,19 @@ class Perturb(Request):
             },
         ),
     ] = "predicted"
+    output: Annotated[
+        Literal["auto", "softmax", "sigmoid"],
+        Option(
+            "How logits become probabilities; auto is as the model says.",
+            noun="output",
+            meanings={
+                "softmax": "A probability is the softmax over all logits: one class excludes the "
+                "others.",
+                "sigmoid": "A probability is the sigmoid of the class's own logit, as of models "
+                "with several labels an image, or with one logit.",
+            },
+        ),
+    ] = "auto"
     k: Annotated[
         K | Annotated[tuple[K, ...], Field(min_length=1)],
         Option(

@@ -14,6 +14,7 @@ from ray import cloudpickle
 from faithscope.errors import FaithscopeError, said
 from faithscope.models import Model
 from faithscope.request import Given
+from faithscope.request.code import imported_files
 
 Sent = NDArray[np.uint8]
 """An object as bytes; an array, because Ray lets all processes of a machine share those."""
@@ -49,6 +50,8 @@ def _model(held: dict[str, Any]) -> Model:
 
 def packed(item: Any) -> Sent:
     """An object as bytes, its tensors with it; whatever error says that it cannot be."""
+    for module in imported_files():  # which a worker cannot import by name
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     buffer = io.BytesIO()
     torch.save(item, buffer, pickle_module=_PICKLE)
     return np.frombuffer(buffer.getbuffer(), np.uint8)

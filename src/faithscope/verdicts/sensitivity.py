@@ -63,6 +63,17 @@ def distinguishing_labels(results: Mapping[str, Findings]) -> dict[str, str]:
     return dict(zip(results, labels if clear else results, strict=True))
 
 
+def across_models(results: Mapping[str, Findings]) -> dict[str, dict[str, Findings]]:
+    """Runs by model that differ in nothing else, by what sets them apart from the rest."""
+    runs = [(_settings(result), result) for result in results.values()]
+    found = {}
+    for group in _alike(runs, but="model"):
+        models = {_model_name(settings["model"], runs): result for settings, result in group}
+        if len(models) == len(group) > 1:  # or a run is there twice
+            found[_where(group[0][0], runs, "model")] = models
+    return found
+
+
 def _settings(result: Findings) -> dict[str, Any]:
     """Everything that must be equal for two scores to mean the same."""
     manifest = result.manifest

@@ -17,6 +17,7 @@ from faithscope.errors import FaithscopeError, said
 from faithscope.methods import Method, explain_images
 from faithscope.metrics import AUTO_K, Metric, auto_k
 from faithscope.models import Model, PassCounter, undisturbed
+from faithscope.models.device import float64_device, placed, wait_for
 from faithscope.perturb import (
     Fill,
     FillContext,
@@ -77,7 +78,7 @@ class Setup:
 class Ranked:
     """The maps of a shard in ranked units; plans and salience sums by what "auto" means for a map.
 
-    Shapes: ranks int32 [S, M, n] and sums float64 [S, M, C] on the device; finite, constant bool
+    Shapes: ranks int32 [S, M, n] and sums float64 [S, M, C] where float64 is; finite, constant bool
     and auto int64 [S, M] on the CPU.
     """
 
@@ -145,7 +146,7 @@ def ask_shard(
     """
     model, request = setup.model, setup.request
     responder = Responder(setup.forward, setup.fill, setup.batch_size, advance)
-    images = batch.images.to(model.device)
+    images = placed(batch.images, model.device)
     inputs = images.to(setup.forward.dtype)
     with undisturbed(model.module):
         log_p0, predicted, target = _intact(setup, responder, batch, inputs)
@@ -165,7 +166,7 @@ def ask_shard(
         context = FillContext(batch.keys, request.seed, model.mean, model.std)
         exact = images.to(torch.promote_types(images.dtype, inputs.dtype))
         field = _field(setup, exact, context).to(inputs.dtype)
-        subject = Subject(inputs, field, ranked.ranks.flatten(0, 1), ranked.shape)
+        subject = Subject(inputs, field, ranked.ranks.flatten(0, 1).to(inputs.device), ranked.shape)
         rows = _rows(ranked)
         log_p, top1 = log_p0[:0], predicted[:0]
         if len(rows):
@@ -270,8 +271,9 @@ def _maps(
         if column.method:
             maps.append(next(made))
         else:
-            given = setup.maps[column.label].take(batch, setup.model).to(images.device)
-            lost = failed[:, len(maps)]
+            given = setup.maps[column.label].take(batch, setup.model)
+            given = given.to(float64_device(images.device))
+            lost = failed[:, len(maps)].to(given.device)
             maps.append(given.masked_fill(lost[:, None, None], torch.nan) if lost.any() else given)
     return maps, spent
 
@@ -308,8 +310,7 @@ def _granularity(setup: Setup, column: Column, maps: Tensor, images: Tensor) -> 
 
 def _clock(device: torch.device) -> float:
     """Seconds, once the device has done what it was asked."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait_for(device)
     return time.perf_counter()
 
 
@@ -394,7 +395,8 @@ def _explain_one(
 def _stacked(maps: Sequence[Tensor | None], images: Tensor) -> Tensor:
     """Maps of single images as one tensor, those that are missing as NaN."""
     known = next((held for held in maps if held is not None), None)
-    empty = images.new_full((1, *images.shape[-2:]), torch.nan, dtype=torch.float64)
+    place = float64_device(images.device)
+    empty = torch.full((1, *images.shape[-2:]), torch.nan, dtype=torch.float64, device=place)
     empty = empty if known is None else torch.full_like(known, torch.nan)
     return torch.cat([empty if held is None else held for held in maps])
 

@@ -20,7 +20,6 @@ from faithscope.data import (
     ImageData,
     IndexedImages,
     Skipped,
-    as_image_data,
     in_random_order,
     load_data,
 )
@@ -28,6 +27,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods import Method, resolve_methods
 from faithscope.metrics import Metric, SaCo, resolve_metrics
 from faithscope.models import Model, as_model, load_model, undisturbed
+from faithscope.models.device import placed, say_what_the_cpu_does
 from faithscope.perturb import FILLS
 from faithscope.probes.perturb.ask import Column, Setup
 from faithscope.probes.perturb.columns import choose_columns, matched_label
@@ -40,6 +40,7 @@ from faithscope.probes.perturb.respond import choose_batch_size
 from faithscope.probes.perturb.stopping import Tolerance
 from faithscope.probes.perturb.worker import PerturbWorker
 from faithscope.request import Given, Perturb
+from faithscope.request.code import named_code, refuse_code
 from faithscope.runs.cards import (
     Cost,
     DataCard,
@@ -120,7 +121,8 @@ class PerturbProbe:
         n = _unit_count(model, images, request.units)
         k = one_k(request)
         check_resolution(metrics, k, _most_units(model, data, n, request.units))
-        forward, size = _tried_out(model, request, images.to(model.device))
+        say_what_the_cpu_does(model.device)
+        forward, size = _tried_out(model, request, placed(images, model.device))
         setup = Setup(
             request=request,
             k=k,
@@ -139,6 +141,7 @@ class PerturbProbe:
                 "data": data.name,
                 "methods": tuple(method.label for method in chosen.methods),
                 "metrics": tuple(metric.label for metric in metrics),
+                "output": model.output,
                 "precision": forward.precision,
                 "batch_size": size,
             }
@@ -150,7 +153,11 @@ class PerturbProbe:
             methods=_method_cards(chosen.columns),
             metrics=metric_cards(metrics),
             left_out=chosen.left_out,
-            given={"normalisation": f"mean {model.mean}, std {model.std}"},
+            given={
+                "normalisation": f"mean {model.mean}, std {model.std}",
+                **({"model": model.origin} if model.origin else {}),
+                **{f"method {own.label}": own.fingerprint for own in methods if own.fingerprint},
+            },
             threads=threads_for(model.device),
             shard=max(1, min(SHARD, (1 << 27) // (len(chosen.columns) * n))),
         )
@@ -247,6 +254,7 @@ def one_k(request: Perturb) -> int | str:
 def chosen_methods(request: Perturb, given: Given) -> list[Method]:
     """The methods; none, if nothing was said and maps are given."""
     named = (() if given.maps else ("all",)) if request.methods is None else request.methods
+    refuse_code(name for name in named if name not in given.methods)
     return resolve_methods([given.methods.get(name, name) for name in named])
 
 
@@ -280,14 +288,17 @@ def metric_cards(metrics: Sequence[Metric]) -> tuple[MetricCard, ...]:
     )
 
 
-def load_named_model(request: Perturb) -> Model:
-    """The model that a request names."""
+def load_named_model(request: Perturb, *, allow_code: bool = False) -> Model:
+    """The model that a request names; one in a Python file only if somebody typed that name."""
+    if not allow_code:
+        refuse_code([request.model])
     return load_model(
         request.model,
         pretrained=request.pretrained,
         checkpoint=request.checkpoint,
         device=request.device,
         trust_remote_code=request.trust_remote_code,
+        output=request.output,
     )
 
 
@@ -298,33 +309,36 @@ def with_model(request: Perturb) -> Perturb:
     )
 
 
+def with_code(request: Perturb, given: Given) -> tuple[Perturb, Given]:
+    """The same, with the Python code that it names, typed by somebody, as objects beside it."""
+    names = [name for name in request.methods or () if name not in given.methods]
+    own = {name: resolve_methods(name)[0] for name in named_code(names)}
+    methods = {**given.methods, **own}
+    if given.model is not None or not named_code([request.model]):
+        return request, replace(given, methods=methods)
+    model = load_named_model(request, allow_code=True)
+    return with_model(request), replace(given, model=model, methods=methods)
+
+
 def _model(request: Perturb, given: Given) -> Model:
     if given.model is None:
         return load_named_model(request)
-    _only_by_name("a model", request, OF_A_NAME)
-    return as_model(given.model)
+    _only_by_name(request, OF_A_NAME)
+    return as_model(given.model).with_output(request.output)
 
 
 def _data(request: Perturb, given: Given, model: Model) -> ImageData:
-    if given.data is None:
-        if given.labels is not None:
-            raise FaithscopeError(
-                "labels go with a tensor, an array or a list of images, not with a name: class "
-                "folders name theirs."
-            )
-        data: ImageData = load_data(request.data, model, limit=request.limit)
-    else:
-        _only_by_name("data", request, ("limit",))
-        data = as_image_data(given.data, given.labels)
+    wanted = request.data if given.data is None else given.data
+    data: ImageData = load_data(wanted, model, labels=given.labels, limit=request.limit)
     return data if request.tolerance is None else in_random_order(data, request.seed)
 
 
-def _only_by_name(what: str, request: Perturb, names: Iterable[str]) -> None:
-    """Refuse options that say how something is got by name, where it was given as an object."""
+def _only_by_name(request: Perturb, names: Iterable[str]) -> None:
+    """Refuse options that say how a model is got by name, where it was given as an object."""
     for name in names:
         if getattr(request, name) != Perturb.model_fields[name].default:
             raise FaithscopeError(
-                f"{name} goes with {what} by name: leave it out beside an object, or give a name."
+                f"{name} goes with a model by name: leave it out beside an object, or give a name."
             )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from faithscope.data.text import TextData
 from faithscope.errors import FaithscopeError, unknown
-from faithscope.models.sources import choose_device
+from faithscope.models.device import device_to_train_on
 from faithscope.probes.retrain.learner import Learner
+from faithscope.request.code import split_label
 
 TEXT_MODELS = {
     "bilstm": "BiLSTM-attention, single or paired, as in the paper; trained from the start.",
@@ -29,7 +30,8 @@ def load_learner(
     """Make a model ready to be trained on a data set.
 
     Args:
-        name: ``bilstm`` or ``hf:ID or folder``, for example ``hf:roberta-base``.
+        name: ``bilstm`` or ``hf:ID or folder``, for example ``hf:roberta-base``; with a label,
+            ``mine=hf:roberta-base``.
         data: the data set; the paper's hyper-parameters go by its kind.
         epochs: how long to train; by default as long as the paper.
         batch_size: texts per step, if not the paper's.
@@ -38,9 +40,24 @@ def load_learner(
         trust_remote_code: run the Python files that come with a model of Hugging Face.
     """
     check_model(name)
+    label, name = split_label(name)
+    learner = _load(name, data, epochs, batch_size, learning_rate, device, trust_remote_code)
+    learner.name = label or learner.name
+    return learner
+
+
+def _load(
+    name: str,
+    data: TextData,
+    epochs: int | None,
+    batch_size: int | None,
+    learning_rate: float | None,
+    device: str,
+    trust_remote_code: bool,
+) -> Learner:
     asked = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    place = str(choose_device(device))
+    place = str(device_to_train_on(device))
     if name == "bilstm":
         if trust_remote_code:
             raise FaithscopeError("trust_remote_code is for models of Hugging Face, hf:….")
@@ -58,5 +75,6 @@ def load_learner(
 
 def check_model(name: str) -> None:
     """Refuse a name that cannot be a model's, before anything is loaded."""
-    if not isinstance(name, str) or not (name == "bilstm" or name.partition(":")[0] == "hf"):
+    plain = split_label(name)[1] if isinstance(name, str) else name
+    if not isinstance(plain, str) or not (plain == "bilstm" or plain.partition(":")[0] == "hf"):
         raise unknown("text model", str(name), TEXT_MODELS)

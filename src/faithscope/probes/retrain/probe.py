@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 
 from faithscope.data.text import TextData, TokenData, check_texts
 from faithscope.data.text_sources import describe, load_text
-from faithscope.errors import FaithscopeError, shown
+from faithscope.errors import FaithscopeError, shown, warn
 from faithscope.methods import METHODS, Method, resolve_methods
 from faithscope.metrics import TrainingMetric, resolve_metrics
 from faithscope.probes.refusals import leave_out
@@ -103,6 +102,7 @@ class RetrainProbe:
         metrics, seeds = chosen_metrics(request, given), _seeds(request)
         levels = checked_levels(request.levels, request.strategy)
         texts = _texts(request, given)
+        _check_splits(texts.name, texts.splits)
         learner = _learner(request, given, texts)
         chosen, left_out = _measures(request, asked, learner)
         tokens = learner.encode(texts)
@@ -110,7 +110,8 @@ class RetrainProbe:
             raise FaithscopeError(
                 f"What the learner '{learner.name}' encodes is TokenData, got {shown(tokens)}."
             )
-        _check(tokens)
+        _check_splits(tokens.name, tokens.splits)
+        _check_tokens(tokens)
         _check_lengths(tokens, levels, request.strategy)
         recipe = Recipe(**asdict(learner.recipe))
         resolved = request.model_copy(
@@ -221,10 +222,9 @@ def _warn_of_lost_weights(tasks: Sequence[Task], store: Store) -> None:
         not store.has_tensor(name, "weights.") and not store.is_spoilt(name) for name in models
     )
     if gone:
-        warnings.warn(
+        warn(
             f"The weights of {gone:,} finished trainings in '{store.root}' were not kept and are "
-            "not brought back: to have them all, choose another folder.",
-            stacklevel=2,
+            "not brought back: to have them all, choose another folder."
         )
 
 
@@ -437,13 +437,16 @@ def _measures(
     return chosen, left_out
 
 
-def _check(data: TokenData) -> None:
-    for name, tokens in data.splits:
-        if not len(tokens):
+def _check_splits(data: str, splits: Iterable[tuple[str, Sized]]) -> None:
+    for name, held in splits:
+        if not len(held):
             raise FaithscopeError(
-                f"The {name} split of '{data.name}' has no texts: ROAR needs train, validation and "
-                "test."
+                f"The {name} split of '{data}' has no texts: ROAR needs train, validation and test."
             )
+
+
+def _check_tokens(data: TokenData) -> None:
+    for name, tokens in data.splits:
         if not bool(tokens.eligible.any()):
             raise FaithscopeError(
                 f"The {name} split of '{data.name}' has no token that can be masked: give texts "

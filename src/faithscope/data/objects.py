@@ -1,0 +1,369 @@
+"""Images given as Python objects: tensors, pictures, lists, data sets, loaders.
+
+The rule for one image is `decoding.as_input`'s: a PIL image, a path and uint8 pixels go through the
+model's preprocessing; floats [C, H, W] are normalised for the model already.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+
+from faithscope.data.decoding import Unusable
+from faithscope.data.files import listed_images
+from faithscope.data.hugging_face import is_rows, row_images, rows_name
+from faithscope.data.images import (
+    NONE_GIVEN,
+    ImageData,
+    LazyImages,
+    LoaderImages,
+    ShuffledImages,
+    TensorImages,
+    choose_subset,
+    given_labels,
+    tensor_images,
+)
+from faithscope.data.labels import (
+    class_numbers,
+    fit_labels,
+    label_by_name,
+    named_labels,
+    wnid_labels,
+)
+from faithscope.data.tensors import as_tensor
+from faithscope.errors import FaithscopeError, shown
+from faithscope.models import Model
+
+LOOKED_AT = 100
+"""Items of a data set that are tried until one can be read, to see what they are."""
+
+Fit = Callable[[Any], int]
+"""The data's label of an image as the model's class number; raises Unusable where it is none."""
+
+
+def as_image_data(
+    data: Any,
+    model: Model,
+    labels: Any = None,
+    *,
+    limit: int | None = None,
+    seed: int | None = None,
+) -> ImageData:
+    """Accept images in whatever form people have them.
+
+    Args:
+        data: float images [B, C, H, W], normalised for the model; uint8 pixels [B, H, W, C] or
+            [B, C, H, W]; a PIL image; a list of images, of paths or of (image, label); a data set
+            of images or (image, label) with `len` and `[i]`, as torch's and torchvision's are; a
+            `datasets.Dataset`; a loader of images [B, C, H, W] or (images, labels); what
+            `fs.load_data` gave.
+        model: whose preprocessing and classes count.
+        labels: class numbers, for data that is neither a loader nor loaded already.
+        limit: use only so many, spread evenly.
+        seed: choose those at random instead.
+    """
+    own: dict[str, Any] = {"limit": limit, "seed": seed}
+    if isinstance(data, np.ndarray | Tensor):
+        pixels = _pixels(data)
+        if pixels is None:
+            return tensor_images(data, labels, **own)
+        return item_images(pixels, model, labels, name="array", **own)
+    if isinstance(data, Image.Image):
+        name = os.path.basename(getattr(data, "filename", "") or "image")
+        return item_images([data], model, labels, name=name, **own)
+    if isinstance(data, list | tuple):
+        return _list_images(list(data), model, labels, **own)
+    if is_rows(data):
+        numbers = _numbers(labels, len(data))
+        return row_images(data, model, name=rows_name(data), labels=numbers, **own)
+    if _is_map_style(data):
+        return dataset_images(data, model, labels, **own)
+    _refuse_beside(data, labels=labels, limit=limit)
+    if isinstance(data, TensorImages | LazyImages | ShuffledImages | LoaderImages):
+        return data
+    if hasattr(data, "batches") and hasattr(data, "__len__"):
+        held: ImageData = data
+        return held
+    if isinstance(data, Iterable) and not isinstance(data, Mapping):
+        return LoaderImages(data, _loader_length(data))
+    raise FaithscopeError(
+        f"Images are a tensor [B, C, H, W], a PIL image, a list, a path, a data set or a loader, "
+        f"got {type(data).__name__}."
+    )
+
+
+def _refuse_beside(data: Any, *, labels: Any, limit: int | None) -> None:
+    """What a loader yields, or what was loaded already, is taken as it is."""
+    if labels is not None:
+        raise FaithscopeError(
+            f"labels go with a tensor, an array, a list or a data set, not with "
+            f"{type(data).__name__}: a loader yields (images, labels), class folders name theirs."
+        )
+    if limit is not None:
+        raise FaithscopeError(
+            f"limit goes with names, lists and data sets, not with {type(data).__name__}, which is "
+            "used as it is: leave it out."
+        )
+
+
+def _pixels(images: Any) -> Tensor | None:
+    """Images of uint8 in one array; None if they are anything else."""
+    kind = str(getattr(images, "dtype", "")).removeprefix("torch.")
+    return as_tensor(images).detach() if kind == "uint8" and len(images.shape) == 4 else None
+
+
+def _list_images(items: list[Any], model: Model, labels: Any, **own: Any) -> ImageData:
+    if not items:
+        raise FaithscopeError(NONE_GIVEN)
+    if all(isinstance(item, np.ndarray | Tensor) and _is_float(item) for item in items):
+        return tensor_images(items, labels, **own)
+    if all(isinstance(item, str | os.PathLike) for item in items):
+        return listed_images(items, model, _numbers(labels, len(items)), **own)
+    if labels is None and all(isinstance(item, tuple) and len(item) == 2 for item in items):
+        labels = _listed_labels([label for _, label in items], model)
+        items = [image for image, _ in items]
+    return item_images(items, model, labels, name="images", **own)
+
+
+def _listed_labels(found: Sequence[Any], model: Model) -> Sequence[int] | None:
+    """Labels beside the images of a list, by name or by number; None if they are neither."""
+    if all(isinstance(label, str) for label in found):
+        return named_labels(found, model)
+    numbers = [_whole(label) for label in found]
+    known = [number for number in numbers if number is not None]
+    return fit_labels(known, None, model) if len(known) == len(numbers) else None
+
+
+def item_images(
+    items: Any,
+    model: Model,
+    labels: Any = None,
+    *,
+    name: str,
+    limit: int | None = None,
+    seed: int | None = None,
+) -> LazyImages:
+    """Images by place: those of a list or of an array."""
+    numbers, chosen = _numbers(labels, len(items)), choose_subset(len(items), limit, seed)
+    return LazyImages(
+        lambda position: _image_of(items[chosen[position]]),
+        tuple(map(str, chosen)),
+        model,
+        None if numbers is None else [numbers[place] for place in chosen],
+        name,
+        named=False,
+    )
+
+
+# Data sets
+
+
+def _is_map_style(data: Any) -> bool:
+    """Whether an object is a data set whose items are had by place, and no loader."""
+    if isinstance(data, IterableDataset | DataLoader) or hasattr(data, "batches"):
+        return False
+    if isinstance(data, Dataset):
+        return True
+    has_items = hasattr(type(data), "__getitem__") and isinstance(data, Sized)
+    return has_items and not isinstance(data, Iterable)
+
+
+def dataset_images(
+    data: Any,
+    model: Model,
+    labels: Any = None,
+    *,
+    limit: int | None = None,
+    seed: int | None = None,
+) -> LazyImages:
+    """The images of a map-style data set, with the labels it gives them.
+
+    Class numbers are fitted to the model's by name where the data set names its `classes`; names
+    are looked up among the model's; what is neither is no label. Image folders name their files.
+    """
+    count = _count(data)
+    if not count:
+        raise FaithscopeError(NONE_GIVEN)
+    inner, places = data, list(range(count))
+    while isinstance(inner, Subset):
+        places = [int(inner.indices[place]) for place in places]
+        inner = inner.dataset
+    files = _file_names(inner)
+    chosen = choose_subset(count, limit, seed)
+    numbers = _numbers(labels, count)
+    fit = None if numbers is not None else _fit(data, inner, model)
+
+    def read(position: int) -> Any:
+        item = data[chosen[position]]
+        image = _image_of(item)
+        return image if fit is None else (image, fit(_label_of(item)))
+
+    return LazyImages(
+        read,
+        tuple(str(place) if files is None else files[places[place]] for place in chosen),
+        model,
+        None if numbers is None else [numbers[place] for place in chosen],
+        _name(inner),
+        named=files is not None,
+    )
+
+
+def _image_of(item: Any) -> Any:
+    """The image of an item: the item itself, or the first of (image, label, …)."""
+    if not isinstance(item, tuple | list):
+        return item
+    if not item:
+        raise Unusable("it is empty")
+    return item[0]
+
+
+def _label_of(item: Any) -> Any:
+    return item[1] if isinstance(item, tuple | list) and len(item) > 1 else None
+
+
+def _fit(data: Any, inner: Any, model: Model) -> Fit | None:
+    """How the labels of a data set become the model's, seen from its first item."""
+    (image, first), names = _first_item(data), _class_names(inner)
+    _warn_of_raw_floats(image, _name(inner), model)
+    if isinstance(first, str):
+        return label_by_name(model)
+    number = _whole(first)
+    if number is None or number < 0:
+        return None
+    table = None if names is None else _fitted(inner, names, model)
+    if names is not None and table is None:
+        return None
+
+    def fit(label: Any) -> int:
+        found = _whole(label)
+        if found is None or found < 0 or (table is not None and found >= len(table)):
+            raise Unusable(f"its label {shown(label)} is no class")
+        return found if table is None else table[found]
+
+    return fit
+
+
+def _fitted(inner: Any, names: Sequence[str], model: Model) -> Sequence[int] | None:
+    """Every class of the data as the model's; of ImageNet by its WordNet ids."""
+    wnids = getattr(inner, "wnids", None)
+    if isinstance(wnids, list) and len(wnids) == len(names):
+        known = wnid_labels(wnids, model)
+        return None if known is None else [known[wnid] for wnid in wnids]
+    return fit_labels(range(len(names)), names, model)
+
+
+def _class_names(inner: Any) -> list[str] | None:
+    """The names of a data set's classes, unless its labels are changed after them."""
+    names = _attribute(inner, "classes")
+    if not isinstance(names, list | tuple) or not names or _attribute(inner, "target_transform"):
+        return None
+    plain = [", ".join(name) if isinstance(name, tuple) else name for name in names]
+    return plain if all(isinstance(name, str) for name in plain) else None
+
+
+def _first_item(data: Any) -> tuple[Any, Any]:
+    """The first image that can be read and its label; None if there is none among the first."""
+    for place in range(min(_count(data), LOOKED_AT)):
+        try:
+            item = data[place]
+            return _image_of(item), _label_of(item)
+        except (FaithscopeError, MemoryError):
+            raise
+        except Exception:  # such an item costs itself, when its turn comes
+            continue
+    return None, None
+
+
+def _warn_of_raw_floats(image: Any, name: str, model: Model) -> None:
+    """Say that floats between 0 and 1 look as if the normalisation had been forgotten."""
+    if not isinstance(image, np.ndarray | Tensor) or not _is_float(image) or not model.mean:
+        return
+    values = as_tensor(image)
+    is_plain = {*model.mean} == {0.0} and {*(model.std or ())} == {1.0}
+    if is_plain or not values.numel() or not (values.min() >= 0 and values.max() <= 1):
+        return
+    warnings.warn(
+        f"The images of {name} lie between 0 and 1, as if they were not normalised, but floats are "
+        f"used as they are: normalise them (mean {model.mean}, std {model.std}), or let the data "
+        "set give PIL images or uint8 pixels.",
+        stacklevel=5,
+    )
+
+
+def _file_names(inner: Any) -> list[str] | None:
+    """The files of an image folder, below its root; None of any other data set."""
+    root, items = _attribute(inner, "root"), _attribute(inner, "samples")
+    if not isinstance(root, str | os.PathLike) or not isinstance(items, list) or not items:
+        return None
+    try:
+        return [Path(file).relative_to(root).as_posix() for file, _ in items]
+    except (TypeError, ValueError):
+        return None
+
+
+def _name(inner: Any) -> str:
+    """What a data set is called: its own name, its folder's, or what it is."""
+    root = _attribute(inner, "root")
+    own = _attribute(inner, "name")
+    if isinstance(own, str) and own:
+        return own
+    return Path(root).name if _file_names(inner) and root else type(inner).__name__
+
+
+def _attribute(data: Any, name: str) -> Any:
+    try:
+        return getattr(data, name, None)
+    except Exception:  # a property of somebody's own
+        return None
+
+
+def _count(data: Any) -> int:
+    try:
+        return len(data)
+    except Exception as error:
+        raise FaithscopeError(
+            f"The data set {type(data).__name__} does not say how many images it has "
+            f"({type(error).__name__}): give it a length, or give a loader of it."
+        ) from None
+
+
+def _numbers(labels: Any, count: int) -> list[int] | None:
+    given = given_labels(labels, count)
+    return None if given is None else given.tolist()
+
+
+def _whole(label: Any) -> int | None:
+    """A class number, however it is given; None of anything else."""
+    if label is None or isinstance(label, str | bytes | bool):
+        return None
+    if isinstance(label, int):
+        return label
+    try:
+        number = class_numbers("", label)
+    except FaithscopeError:
+        return None
+    return int(number) if number.numel() == 1 else None
+
+
+def _is_float(image: Any) -> bool:
+    if isinstance(image, Tensor):
+        return image.is_floating_point()
+    return bool(np.issubdtype(image.dtype, np.floating))
+
+
+def _loader_length(loader: Any) -> int:
+    for owner in (getattr(loader, "dataset", None), loader):
+        if isinstance(owner, Sized):
+            try:
+                return len(owner)
+            except Exception:  # of somebody's own, which need not know
+                return 0
+    return 0

@@ -1,0 +1,119 @@
+"""What the head reads: found from the gradient at the tokens, never believed.
+
+Whatever a model or its wrapper does behind the last block, the target logit has a gradient at the
+tokens it reads: only at the first (a class token), the same at every patch (their mean), or, if
+an attention pool reads them, any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from faithscope.errors import FaithscopeError
+from faithscope.models import ViTView
+from faithscope.models.tape import Tape, by_token
+
+EQUAL = 1e-5
+"""How far gradients may be apart, relative to the largest, to count as the same."""
+
+
+def find_readout(
+    gradients: Sequence[Tensor | None],
+    head: Tape,
+    vit: ViTView,
+    name: str,
+    prefix: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The weights with which the head of a ViT reads its tokens.
+
+    Args:
+        gradients: of the target logit, at tensors that have one vector a token, first to last.
+        head: the operations behind the last block.
+        vit: what is known or was said of the model.
+        name: of the model.
+        prefix: tokens before the patches.
+        dtype: of the weights.
+
+    Returns:
+        Weights [B, N] that sum to 1.
+    """
+    tokens = head.roots[0]
+    found = [by_token(gradient, tokens) for gradient in gradients if gradient is not None]
+    count = tokens[0, ..., 0].numel()
+    last = found[-1] if found else None
+    kind = "nothing" if last is None else _kind(last, prefix)
+    if kind == "nothing":  # a head of zeros reads nothing
+        kind = vit.readout or vit.hint or "class"
+    pool = _pool(head, count, prefix)
+    if not kind and pool is not None:
+        kind = "attention"
+    if last is not None and (not kind or (vit.readout is not None and kind != vit.readout)):
+        raise _refused(last, kind, vit.readout, name, prefix)
+    weights = torch.zeros(len(tokens), count, dtype=dtype, device=tokens.device)
+    if kind == "class":
+        weights[:, 0] = 1
+    elif kind == "attention" and pool is not None:
+        weights = pool.to(dtype)
+    else:
+        first = 0 if kind == "all" else prefix
+        weights[:, first:] = 1 / (count - first)
+    return weights
+
+
+def _kind(gradient: Tensor, prefix: int) -> str:
+    """What has this gradient [B, N, D]: "" if it is none of what is known."""
+    size = gradient.abs().amax(dim=2)
+    top = size.max()
+    if not top > 0:
+        return "nothing"
+    read = size.amax(0) > 0
+    patches = gradient[:, prefix:]
+    equal = bool((patches - patches.mean(1, keepdim=True)).abs().max() <= EQUAL * top)
+    if prefix and read[0] and not read[2:prefix].any() and equal:
+        if not read[prefix:].any():
+            return "class"  # perhaps with the distillation token
+        whole = (gradient - gradient.mean(1, keepdim=True)).abs().max() <= EQUAL * top
+        return "all" if whole else "class"  # beside the class token, the mean of the patches
+    if equal and read[prefix:].all():
+        rest = gradient[:, :prefix]
+        if not read[:prefix].any():
+            return "mean"
+        if (rest - patches.mean(1, keepdim=True)).abs().max() <= EQUAL * top:
+            return "all"
+    return ""
+
+
+def _pool(head: Tape, tokens: int, prefix: int) -> Tensor | None:
+    """What the one query of the one attention in the head pays each token, mean over heads: [B, N].
+
+    It may look at all tokens, or at the patches alone.
+    """
+    pools = [seen.probabilities.detach() for seen in head.attentions]
+    shapes = [(1, tokens), (1, tokens - prefix)]
+    if len(pools) != 1 or tuple(pools[0].shape[-2:]) not in shapes:
+        return None
+    paid = pools[0].mean(1)[:, 0]
+    return F.pad(paid, (tokens - paid.shape[1], 0))
+
+
+def _refused(
+    gradient: Tensor, kind: str, said: str | None, name: str, prefix: int
+) -> FaithscopeError:
+    read = gradient.abs().amax(dim=(0, 2)) > 0
+    before, patches = read[:prefix], read[prefix:]
+    seen = (
+        f"reads {int(before.sum())} of {len(before)} prefix tokens and {int(patches.sum())} of "
+        f"{len(patches)} patches"
+    )
+    if kind:
+        what = f"the head of {name} {seen}, which is readout='{kind}', not '{said}'"
+        advice = f"give fs.wrap(module, readout='{kind}'), or leave it out"
+    else:
+        what = f"the head of {name} {seen}, unequally and not through one attention pool"
+        advice = "choose methods that read no attention"
+    return FaithscopeError(f"{what[0].upper()}{what[1:]}: {advice}.", reason=what)

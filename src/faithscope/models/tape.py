@@ -1,0 +1,530 @@
+"""What a module computes, seen operation by operation while it runs.
+
+A `Tape` is a mode of torch: under it the user's own module runs as it is, and every operation on
+tensors that depend on its input is noted with its operands. Whatever library a module comes from,
+and however its blocks are built, its attention, linear layers, sums and norms are then known with
+the very values the model computed. Fused attention is written out, since its probabilities exist
+nowhere else; whoever reads a tape checks that the module gave the same as without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+ELEMENTWISE = frozenset(
+    """
+    gelu silu relu relu_ relu6 tanh sigmoid softplus elu selu celu leaky_relu hardswish hardsigmoid
+    hardtanh mish prelu logsigmoid softsign dropout dropout1d feature_dropout alpha_dropout
+    """.split()
+)
+NORMS = frozenset("layer_norm rms_norm group_norm batch_norm instance_norm normalize".split())
+MOVES = frozenset(
+    """
+    reshape view transpose permute unbind chunk split tensor_split split_with_sizes __getitem__ cat
+    concat concatenate stack expand expand_as repeat repeat_interleave contiguous flatten unflatten
+    squeeze unsqueeze to type_as type float double half bfloat16 clone narrow select movedim
+    swapaxes swapdims roll index_select tile t T mT view_as reshape_as broadcast_to __get__ neg pad
+    """.split()
+)
+SUMS = frozenset("add __add__ __radd__ add_ __iadd__".split())
+DIFFERENCES = frozenset("sub __sub__ subtract".split())
+PRODUCTS = frozenset("mul __mul__ __rmul__ multiply mul_ __imul__".split())
+QUOTIENTS = frozenset("div __truediv__ true_divide divide div_".split())
+MATRIX_PRODUCTS = frozenset("matmul __matmul__ bmm mm".split())
+POOLS = frozenset("mean sum adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d".split())
+SELECTIONS = frozenset("__getitem__ select".split())
+"""Of all moves those that may take one of several."""
+
+WHOLE = re.compile(
+    r"norm|gelu|silu|swish|relu|mish|tanh|sigmoid|activation|dropout|drop_?path|stochasticdepth"
+    r"|identity|layer_?scale",
+    re.IGNORECASE,
+)
+"""Classes of modules that are one step: they treat every token, or every number, by itself."""
+CONTAINERS = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention, nn.Embedding)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operation: its kind, what it was called with and what it gave.
+
+    `inputs` are the operands that depend on the tape's roots. `weight` is that of a linear layer,
+    [out, in]. Of attention, `inputs` are queries, keys and values as far as they depend on roots.
+    """
+
+    kind: str
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    weight: Tensor | None = None
+    attention: Attention | None = None
+
+    @property
+    def output(self) -> Tensor:
+        """What it gave, of an operation that gives one tensor."""
+        return self.outputs[0]
+
+    def call(self, known: Mapping[int, Tensor]) -> Any:
+        """Run the operation again, with other tensors in the place of some."""
+        args, kwargs = _swapped(self.args, known), _swapped(dict(self.kwargs), known)
+        return self.function(*args, **kwargs)
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """One softmax attention: heads [B, heads, N, d], probabilities [B, heads, N, M].
+
+    `product` is that of queries and keys, `mixed` that of probabilities and values.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    product: Tensor
+    probabilities: Tensor
+    mixed: Tensor
+
+
+@dataclass(eq=False)
+class _Softmax:
+    """Probabilities that have not met their values yet."""
+
+    query: Tensor
+    key: Tensor
+    product: Tensor
+    probabilities: Tensor
+
+
+class Tape(TorchFunctionMode):
+    """Notes what happens to tensors that depend on its roots, while it is open.
+
+    With `leaves`, attention probabilities become leaves of the autograd graph, so that gradients
+    with respect to them can be taken.
+    """
+
+    def __init__(self, *, leaves: bool = False, is_open: bool = True) -> None:
+        super().__init__()
+        self.leaves = leaves
+        self.is_open = is_open
+        self.nodes: list[Node] = []
+        self.attentions: list[Attention] = []
+        self.changed: list[str] = []
+        """What was done to attention probabilities other than to weigh values."""
+        self.roots: list[Tensor] = []
+        self._live: dict[int, Tensor] = {}
+        self._places: dict[int, int] = {}
+        self._made_by: dict[int, Node] = {}
+        self._softmaxes: dict[int, _Softmax] = {}
+        self._inside = 0
+
+    def root(self, tensor: Tensor) -> Tensor:
+        """Follow what depends on this tensor."""
+        self._live[id(tensor)] = tensor
+        self.roots.append(tensor)
+        return tensor
+
+    def place(self, tensor: Tensor) -> int:
+        """After how many operations a tensor was made."""
+        return self._places.get(id(tensor), -1)
+
+    def maker(self, tensor: Tensor) -> Node | None:
+        """The operation that made a tensor; None of a root."""
+        return self._made_by.get(id(tensor))
+
+    def is_live(self, value: Any) -> bool:
+        """Whether a value is a tensor that depends on a root."""
+        return isinstance(value, Tensor) and id(value) in self._live
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not self.is_open or self._inside:
+            return func(*args, **kwargs)
+        inputs = tuple(tensor for tensor in tensors_in((args, kwargs)) if id(tensor) in self._live)
+        if not inputs:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if name == "scaled_dot_product_attention":
+            return self._fused(func, args, dict(kwargs))
+        if name == "multi_head_attention_forward":
+            return self._multi_head(func, args, dict(kwargs), inputs)
+        if name == "softmax":
+            return self._softmax(func, args, kwargs, inputs)
+        if name in MATRIX_PRODUCTS and id(args[0]) in self._softmaxes:
+            return self._weigh(func, args, kwargs)
+        result = func(*args, **kwargs)
+        self._watch_probabilities(name, inputs, result)
+        kind, weight = self._kind(name, args, kwargs, inputs, result)
+        self._note(kind, name, func, args, kwargs, inputs, result, weight)
+        return result
+
+    def _kind(
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        inputs: tuple[Tensor, ...],
+        result: Any,
+    ) -> tuple[str, Tensor | None]:
+        """What an operation is, as far as rules of relevance care, and its weight."""
+        first, *others = (*args, *kwargs.values())
+        same = isinstance(result, Tensor) and result.shape == inputs[0].shape
+        if name == "linear" and len(inputs) == 1 and first is inputs[0]:
+            return "linear", kwargs.get("weight", args[1] if len(args) > 1 else None)
+        if name in ("conv2d", "conv1d") and len(inputs) == 1 and first is inputs[0]:
+            return "convolution", None
+        if name in MATRIX_PRODUCTS:
+            if len(inputs) == 1 and first is inputs[0] and others[0].ndim == 2:
+                return "linear", others[0].mT
+            return ("matrix product" if len(inputs) == 2 else "unknown"), None
+        if name in NORMS and len(inputs) == 1 and same:
+            return "norm", None
+        if name in ELEMENTWISE and same:
+            return "pass", None
+        if name in MOVES:
+            return "move", None
+        if name == "both_sides":
+            return "both sides", None
+        if name in POOLS and len(inputs) == 1:
+            return "pool", None
+        if name in SUMS | DIFFERENCES | PRODUCTS | QUOTIENTS:
+            return self._arithmetic(name, first, others[0] if others else None, result), None
+        return "unknown", None
+
+    def _arithmetic(self, name: str, first: Any, second: Any, result: Tensor) -> str:
+        """Sums and products of two tensors, or of one and a constant."""
+        both = self.is_live(first) and self.is_live(second)
+        live, other = (first, second) if self.is_live(first) else (second, first)
+        if result.shape != live.shape:
+            return "unknown"
+        if name in SUMS:
+            if both:
+                return "sum" if first.shape == second.shape else "unknown"
+            return "sum" if isinstance(other, Tensor) and _places(other) > 1 else "pass"
+        if name in DIFFERENCES:
+            return "unknown" if both else "pass"
+        if name in PRODUCTS:
+            return ("gate" if first.shape == second.shape else "unknown") if both else "pass"
+        return "unknown" if both or live is second else "pass"
+
+    def _note(
+        self,
+        kind: str,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        inputs: tuple[Tensor, ...],
+        result: Any,
+        weight: Tensor | None = None,
+        attention: Attention | None = None,
+    ) -> None:
+        outputs = tuple(
+            tensor
+            for tensor in tensors_in(result)
+            if tensor.is_floating_point() and tensor.layout == torch.strided
+        )
+        fresh = tuple(tensor for tensor in outputs if id(tensor) not in self._live)
+        if not fresh:
+            if kind in ("unknown", "sum", "gate") and len(inputs) > 1 and outputs:
+                # written in place: what stood there is lost to whoever follows it
+                self.nodes.append(Node("unknown", name, function, args, kwargs, inputs, outputs))
+            return
+        node = Node(kind, name, function, args, kwargs, inputs, outputs, weight, attention)
+        self.nodes.append(node)
+        for tensor in fresh:
+            self._live[id(tensor)] = tensor
+            self._made_by[id(tensor)] = node
+            self._places[id(tensor)] = len(self.nodes)
+
+    # Attention
+
+    def _probabilities(self, made: Tensor) -> Tensor:
+        return made.detach().requires_grad_(True) if self.leaves else made
+
+    def _fused(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        query, key, value = (given[name] for name in names[:3])
+        if given.get("enable_gqa"):
+            repeats = query.shape[-3] // key.shape[-3]
+            with self:
+                key = key.repeat_interleave(repeats, -3)
+                value = value.repeat_interleave(repeats, -3)
+        bias = _bias(query, key, given.get("attn_mask"), bool(given.get("is_causal")))
+        scale = given.get("scale")
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        return self._attend(query, key, value, scale, bias)
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float, bias: Tensor | None
+    ) -> Tensor:
+        """The plain formula of attention, noted as one operation."""
+        product = query @ key.mT
+        scores = product * scale
+        made = (scores if bias is None else scores + bias).softmax(-1)
+        if bias is not None:
+            made = made.nan_to_num(0.0)  # a query that may look at nothing
+        chances = self._probabilities(made)
+        mixed: Tensor = chances @ value
+        self._note_attention(Attention(query, key, value, product, chances, mixed), scale, bias)
+        return mixed
+
+    def _note_attention(
+        self, seen: Attention, scale: float | None = None, bias: Tensor | None = None
+    ) -> None:
+        def again(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            factor = query.shape[-1] ** -0.5 if scale is None else scale
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=factor)
+
+        self.attentions.append(seen)
+        operands = (seen.query, seen.key, seen.value)
+        inputs = tuple(tensor for tensor in operands if id(tensor) in self._live)
+        self._note(
+            "attention", "attention", again, operands, {}, inputs, seen.mixed, attention=seen
+        )
+
+    def _multi_head(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: tuple[Tensor, ...],
+    ) -> Any:
+        """Write out torch's own multi-head attention [N, B, D]: linear layers and attention."""
+        query, key, value, _, heads, weight, bias, bias_k, _, zero, _, out, out_bias = args[:13]
+        masked = kwargs.get("key_padding_mask") is not None or kwargs.get("is_causal")
+        parts_of = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+        weights = [kwargs.get(part) for part in parts_of] if weight is None else weight.chunk(3)
+        plain = bias_k is None and not zero and not masked and all(w is not None for w in weights)
+        if not plain or query.ndim != 3:
+            result = func(*args, **kwargs)
+            self._note("unknown", "multi_head_attention", func, args, kwargs, inputs, result)
+            return result
+        mask = kwargs.get("attn_mask")
+
+        def split(tokens: Tensor) -> Tensor:  # [N, B, D] -> [B, heads, N, d]
+            return tokens.reshape(*tokens.shape[:2], heads, -1).permute(1, 2, 0, 3)
+
+        with self:
+            if weight is not None and query is key and key is value:
+                parts = [*F.linear(query, weight, bias).chunk(3, dim=-1)]
+            else:
+                biases = (None,) * 3 if bias is None else bias.chunk(3)
+                operands = zip((query, key, value), weights, biases, strict=True)
+                parts = [F.linear(tokens, part, offset) for tokens, part, offset in operands]
+            queries, keys, values = map(split, parts)
+            mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+            result = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), out, out_bias)
+        if not kwargs.get("need_weights", True) or not self.attentions:
+            return result, None
+        paid = self.attentions[-1].probabilities.detach()
+        return result, paid.mean(1) if kwargs.get("average_attn_weights", True) else paid
+
+    def _softmax(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        inputs: tuple[Tensor, ...],
+    ) -> Tensor:
+        """Probabilities of attention if they were made of a product of queries and keys."""
+        result: Tensor = func(*args, **kwargs)
+        product = self._behind(inputs[0])
+        if product is None:
+            self._note("unknown", "softmax", func, args, kwargs, inputs, result)
+            return result
+        chances = self._probabilities(result)
+        first, second = product.args[:2]
+        with self:
+            key = second.mT
+        self._softmaxes[id(chances)] = _Softmax(first, key, product.output, chances)
+        self._live[id(chances)] = chances
+        return chances
+
+    def _behind(self, scores: Tensor) -> Node | None:
+        """The matrix product that scores were scaled and shifted from."""
+        node = self.maker(scores)
+        while node is not None and node.kind in ("pass", "sum", "move"):
+            node = self.maker(node.inputs[0])
+        fits = node is not None and node.kind == "matrix product"
+        return node if fits and len(node.inputs) == 2 else None  # type: ignore[union-attr]
+
+    def _watch_probabilities(self, name: str, inputs: tuple[Tensor, ...], result: Any) -> None:
+        """Probabilities may be dropped out of or converted; anything else changes them."""
+        for tensor in inputs:
+            held = self._softmaxes.get(id(tensor))
+            if held is None or not isinstance(result, Tensor):
+                continue
+            if name in ("dropout", "to", "type_as", "contiguous", "float", "half", "clone"):
+                self._softmaxes[id(result)] = held
+            elif not name.startswith("__get") and name not in ("size", "dim", "numel"):
+                self.changed.append(name)
+
+    def _weigh(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Tensor:
+        """Probabilities meet their values."""
+        mixed: Tensor = func(*args, **kwargs)
+        held = self._softmaxes[id(args[0])]
+        seen = Attention(held.query, held.key, args[1], held.product, held.probabilities, mixed)
+        self._note_attention(seen)
+        return mixed
+
+    # Modules that are one step
+
+    @contextmanager
+    def watch(self, module: nn.Module) -> Iterator[Tape]:
+        """Run under the tape; norms, activations and the like inside `module` are one step each."""
+        handles: list[Any] = []
+
+        def enter(_: nn.Module, args: Any, kwargs: Any) -> None:
+            self._inside += 1
+
+        def leave(child: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            self._inside -= 1
+            first = next(iter((*args, *kwargs.values())), None)
+            if self._inside or not self.is_open or not isinstance(first, Tensor):
+                return
+            if not self.is_live(first):
+                return
+            whole = isinstance(output, Tensor) and output.shape == first.shape
+            kind = ("norm" if _is_norm(child) else "pass") if whole else "unknown"
+            self._note(kind, type(child).__name__, child, args, kwargs, (first,), output)
+
+        try:
+            for child in module.modules():
+                if is_whole(child):
+                    handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
+                    handles.append(
+                        child.register_forward_hook(leave, with_kwargs=True, always_call=True)
+                    )
+            with self:
+                yield self
+        finally:
+            self._inside = 0
+            for handle in handles:
+                handle.remove()
+
+    def replay(self, root: Tensor, value: Tensor, wanted: Tensor) -> Tensor:
+        """Compute `wanted` again from another value of a root, operation by operation."""
+        known = {id(root): value}
+        for node in self.nodes:
+            if any(id(tensor) in known for tensor in node.inputs):
+                again = list(tensors_in(node.call(known)))
+                known |= {id(old): new for old, new in zip(node.outputs, again, strict=True)}
+        return known[id(wanted)]
+
+
+def by_token(values: Tensor, tokens: Tensor) -> Tensor | None:
+    """Values that have one vector for each of the tokens, as [B, N, D]; None of any others.
+
+    Tokens may be a row [B, N, D] or a grid [B, H, W, D], values of a grid also [B, D, H, W].
+    """
+    if values.ndim == tokens.ndim and values.shape[:-1] == tokens.shape[:-1]:
+        return values.flatten(1, -2)
+    if values.ndim == tokens.ndim == 4 and values.shape[2:] == tokens.shape[1:3]:
+        return values.flatten(2).mT
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of a module: what it got and what it gave."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: Tensor
+
+    @property
+    def tokens(self) -> Tensor:
+        """What the module is about: its first argument."""
+        found: Tensor = next(iter(tensors_in((self.args, self.kwargs))))
+        return found
+
+    def detached(self) -> Call:
+        """The same outside of any graph."""
+        known = {id(tensor): tensor.detach() for tensor in tensors_in((self.args, self.kwargs))}
+        args, kwargs = _swapped(self.args, known), _swapped(dict(self.kwargs), known)
+        return replace(self, args=args, kwargs=kwargs, output=self.output.detach())
+
+    def again(self, module: nn.Module, tokens: Tensor | None = None) -> Tensor:
+        """Run the module once more, perhaps on other tokens."""
+        old = self.tokens
+        known = {} if tokens is None else {id(old): tokens}
+        result = module(*_swapped(self.args, known), **_swapped(dict(self.kwargs), known))
+        return first_tensor(result)
+
+
+def first_tensor(output: Any) -> Tensor:
+    """What a module gave, or the first of several things it gave."""
+    found: Tensor = output if isinstance(output, Tensor) else next(iter(tensors_in(output)))
+    return found
+
+
+def is_whole(module: nn.Module) -> bool:
+    """Whether a module treats every token, or every number, by itself."""
+    if not WHOLE.search(type(module).__name__):
+        return False
+    return not any(isinstance(child, CONTAINERS) for child in module.modules())
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return "norm" in type(module).__name__.lower()
+
+
+def _places(constant: Tensor) -> int:
+    """Along how many axes a constant varies: 1 of a bias, more of positions."""
+    return sum(length > 1 for length in constant.shape)
+
+
+def _bias(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
+    if causal:
+        shape = (query.shape[-2], key.shape[-2])
+        return query.new_full(shape, -torch.inf).triu(1)
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in a value, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for held in value.values():
+            yield from tensors_in(held)
+    elif isinstance(value, list | tuple):
+        for held in value:
+            yield from tensors_in(held)
+
+
+def _swapped(value: Any, known: Mapping[int, Tensor]) -> Any:
+    """A value with some of its tensors replaced."""
+    if isinstance(value, Tensor):
+        return known.get(id(value), value)
+    if isinstance(value, dict):
+        return {key: _swapped(held, known) for key, held in value.items()}
+    if isinstance(value, list):
+        return [_swapped(held, known) for held in value]
+    if isinstance(value, tuple):
+        parts = tuple(_swapped(held, known) for held in value)
+        return type(value)(*parts) if hasattr(value, "_fields") else parts
+    return value
