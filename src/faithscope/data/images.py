@@ -248,7 +248,7 @@ class LazyImages(IndexedImages):
             found = self.read(position)
             if isinstance(found, tuple):
                 found, label = found
-            image = as_input(found, self.model)
+            image, photo = as_input(found, self.model)
         except (FaithscopeError, MemoryError):  # not this image's fault
             raise
         except Unusable as error:
@@ -263,7 +263,6 @@ class LazyImages(IndexedImages):
             return Skipped(self.samples[position], reason)
         if not torch.isfinite(image).all():
             return Skipped(self.samples[position], NOT_FINITE)
-        photo = (found.height, found.width) if isinstance(found, Image.Image) else None
         return image, photo, label
 
 
