@@ -73,7 +73,7 @@ def as_image_data(
     if isinstance(data, np.ndarray | Tensor):
         pixels = _pixels(data)
         if pixels is None:
-            return tensor_images(data, labels, **own)
+            return tensor_images(data, labels, model=model, **own)
         return item_images(pixels, model, labels, name="array", **own)
     if isinstance(data, Image.Image):
         name = os.path.basename(getattr(data, "filename", "") or "image")
@@ -123,7 +123,7 @@ def _list_images(items: list[Any], model: Model, labels: Any, **own: Any) -> Ima
     if not items:
         raise FaithscopeError(NONE_GIVEN)
     if all(isinstance(item, np.ndarray | Tensor) and _is_float(item) for item in items):
-        return tensor_images(items, labels, **own)
+        return tensor_images(items, labels, model=model, **own)
     if all(isinstance(item, str | os.PathLike) for item in items):
         return listed_images(items, model, _numbers(labels, len(items)), **own)
     if labels is None and all(isinstance(item, tuple) and len(item) == 2 for item in items):
