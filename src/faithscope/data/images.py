@@ -142,6 +142,10 @@ class TensorImages(IndexedImages):
     name: str = "tensor"
     names: Sequence[str] | None = None
     model: Model | None = None
+    """Whose colours and classes they are shown in; it does not travel with them."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "model": None}
 
     def __len__(self) -> int:
         return len(self.images)
@@ -400,6 +404,7 @@ def tensor_images(
     images: Any,
     labels: Any = None,
     *,
+    model: Model | None = None,
     name: str = "tensor",
     limit: int | None = None,
     seed: int | None = None,
@@ -422,10 +427,10 @@ def tensor_images(
     numbers = given_labels(labels, len(images))
     chosen = choose_subset(len(images), limit, seed)
     if len(chosen) == len(images):
-        return TensorImages(images, numbers, name)
+        return TensorImages(images, numbers, name, model=model)
     some = images[chosen] if isinstance(images, Tensor) else [images[place] for place in chosen]
     numbers = None if numbers is None else numbers[chosen]
-    return TensorImages(some, numbers, name, [str(place) for place in chosen])
+    return TensorImages(some, numbers, name, [str(place) for place in chosen], model)
 
 
 def given_labels(labels: Any, count: int) -> Tensor | None:
