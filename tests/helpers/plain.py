@@ -210,17 +210,11 @@ def _gelu_by_ratio(_: nn.Module, args: tuple[Tensor, ...], __: Tensor) -> Tensor
     return args[0] * ((1 + torch.erf(args[0] / 2**0.5)) / 2).detach()
 
 
-def _packed_swiglu(x: Tensor, *, module: Any) -> Tensor:
-    """Hugging Face's DINOv2 MLP with its gate held constant."""
-    gate, values = module.weights_in(x).chunk(2, dim=-1)
-    result: Tensor = module.weights_out(nn.functional.silu(gate).detach() * values)
-    return result
-
-
 GATES = {
     "SwiGLU": "act",
     "GluMlp": "act",
     "DINOv3ViTGatedMLP": "act_fn",
+    "Dinov2SwiGLUFFN": "act_fn",
     "EvaAttention": "gate",
     "AttentionRope": "gate",
     "GatedAttention": "gate",
@@ -235,8 +229,6 @@ def simplify(module: nn.Module, *, norm: str = "std", activation: str = "derivat
         kind = type(child).__name__
         if isinstance(child, nn.LayerNorm | nn.RMSNorm | RmsNorm):
             child.forward = partial(_norm, module=child, constant=norm)
-        elif kind == "Dinov2SwiGLUFFN":
-            child.forward = partial(_packed_swiglu, module=child)
         elif kind in GELUS and activation == "ratio":
             child.register_forward_hook(_gelu_by_ratio)
         gate = getattr(child, GATES.get(kind, ""), None)
