@@ -16,14 +16,24 @@ help:
 setup: $(VENV)/.ready
 
 #  PIP_FIND_LINKS is emptied so that torch and torchvision come from one place and fit together.
+ifdef UV
+INSTALL := $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --editable
+else
+INSTALL := PIP_FIND_LINKS= $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
+endif
+
 $(VENV)/.ready: pyproject.toml
 ifdef UV
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
-	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[dev]'
 else
 	$(PYTHON) -m venv $(VENV)
-	PIP_FIND_LINKS= $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 endif
+	$(INSTALL) '.[dev]'
+	@touch $@
+
+#  Packages that only the slow tests need.
+$(VENV)/.peers: $(VENV)/.ready
+	$(INSTALL) '.[dev,peers]'
 	@touch $@
 
 demo: setup
@@ -34,7 +44,7 @@ test: setup
 	$(BIN)/python -m pytest -n 2 --ignore=tests/cluster
 	$(BIN)/python -m pytest tests/cluster
 
-test-slow: setup
+test-slow: $(VENV)/.peers
 	$(BIN)/python -m pytest -m slow
 
 FUZZ ?= 20
@@ -53,6 +63,7 @@ bench: setup
 
 docs: setup
 	$(BIN)/python docs/reproduction.py
+	$(BIN)/python docs/notebook.py
 	$(BIN)/python docs/build.py
 
 clean:

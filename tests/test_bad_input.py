@@ -195,16 +195,24 @@ def test_labels_are_not_silently_ignored_where_the_data_brings_its_own(tmp_path,
 @pytest.mark.parametrize(
     ("maps", "words"),
     [
-        (maps_of(2, 5, 5), ["'mine'", "[2, 5, 5]", "[2, 32, 32]", "[2, 4, 4]"]),
+        (maps_of(2, 40, 40), ["'mine'", "[2, 40, 40]", "[2, 32, 32]", "coarser", "[2, 16]"]),
+        (maps_of(2, 5, 32), ["'mine'", "[2, 5, 32]", "[2, 32, 32]"]),
+        (maps_of(2, 17), ["'mine'", "[2, 17]", "by patch [2, 16]"]),
+        (maps_of(2, 1, 3, 32, 32), ["'mine'", "[2, 1, 3, 32, 32]", "2 maps"]),
         (maps_of(3, 32, 32), ["'mine'", "[3, 32, 32]", "2 maps"]),
-        (maps_of(2, 3, 32, 32), ["'mine'", "[2, 3, 32, 32]", "2 maps"]),
-        ({"mine": "rollout"}, ["'mine'", "tensor or array", "str"]),
+        (maps_of(32, 32), ["'mine'", "[32, 32]", "2 maps"]),
+        ({"mine": "rollout"}, ["no file or folder of maps 'rollout'"]),
+        ({"mine": object()}, ["'mine'", "tensor or array", "object"]),
+        ({"mine": [torch.rand(32, 32), "a", 3]}, ["'mine'", "3", "expected 2 maps"]),
+        ({"mine": [torch.rand(32, 32), object()]}, ["'mine'", "tensor or array", "object"]),
+        ({"mine": [torch.rand(32, 32), None]}, ["'mine'", "none for '1'"]),
+        ({"mine": {"0": torch.rand(32, 32)}}, ["'mine'", "none for '1'"]),
+        ({"mine": [torch.rand(32, 32), torch.rand(7, 7)]}, ["'mine'", "32×32", "7×7"]),
         (maps_of(2, 32, 32)["mine"], ["maps={'mine': …}", "Tensor"]),
         ({"gradient": torch.rand(2, 32, 32)}, ["'gradient'", "rename"]),
         ({"rollout": torch.rand(2, 32, 32)}, ["'rollout'", "rename"]),
         ({"random": torch.rand(2, 32, 32)}, ["'random'", "rename"]),
     ],
-    ids=["grid", "count", "channels", "text", "bare", "asked_for", "registered", "random"],
 )
 def test_maps_that_do_not_fit_are_refused_by_name(module, maps, words):
     with refused(*words):
@@ -308,7 +316,7 @@ def test_the_black_fill_needs_the_models_normalisation(module):
 def test_a_method_that_needs_a_vit_is_refused_for_another_model():
     resnet, images = seeded(lambda: timm_model("resnet10t")), images_of(SIZE)
     with refused("'rollout'", "needs a ViT", "attention=[…]", "need no attention"):
-        fs.evaluate(resnet, images, ["gradient", "rollout"], "saco")
+        fs.evaluate(resnet, images, ["gradient", "rollout"], "saco", strict=True)
     with refused("units='patches'", "patch_size=…"):
         fs.evaluate(resnet, images, "gradient", "saco", units="patches")
     with refused("units='patches'", "patch_size=…"):

@@ -12,6 +12,7 @@ from faithscope.runs.tables import SCHEMAS
 from faithscope.verdicts.statistics import holm, paired_p_values
 from families import refused
 from made_up import METRICS, made_up
+from roar_runs import make_roar
 
 
 def normal(mean, *shape, seed=0):
@@ -268,3 +269,37 @@ def test_the_responses_hold_every_answer_that_the_scores_come_from(result):
     p = {(r["start"], r["stop"]): np.exp(r["log_p"]) for r in rows}
     levels = [p[0, 0]] + [p[0, stop] for stop in range(10, 101, 10)]
     assert result.values("mine", "aopc")[0] == pytest.approx(p[0, 0] - np.mean(levels), abs=1e-12)
+
+
+# --- As a frame ---
+
+
+def test_tables_become_frames_with_names_as_text(verdicts):
+    pytest.importorskip("pandas")
+    result, scores = verdicts
+    frame = result.to_pandas()
+    assert len(frame) == result.scores.num_rows
+    assert not any(str(kind) == "category" for kind in frame.dtypes)
+    means = frame[frame.method == "good"].groupby("metric")["value"].mean()
+    assert means["saco"] == pytest.approx(scores["good"]["saco"].mean())
+    summary = result.to_pandas("summary")
+    assert summary.to_dict("records")[0]["mean"] == result.rows[0]["mean"]
+    for name in ("samples", "comparisons", "correlations"):
+        assert len(result.to_pandas(name)) > 0
+    with refused("Unknown table of this result 'sumary': did you mean 'summary'?"):
+        result.to_pandas("sumary")
+    with refused("Unknown table of this result 'racu'"):
+        result.to_pandas("racu")
+
+
+def test_frames_of_trainings():
+    pytest.importorskip("pandas")
+    result = make_roar(seeds=3)
+    assert list(result.to_pandas("racu").columns)[:3] == ["measure", "procedure", "mean"]
+    assert len(result.to_pandas("curves")) == result.curves().num_rows
+
+
+def test_without_pandas_it_is_said_what_to_do(verdicts, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with refused("to_pandas needs pandas: pip install pandas"):
+        verdicts[0].to_pandas()

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 from faithscope.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from faithscope import plot
     from faithscope.api import Prepared, compare, evaluate, explain, prepare, prepare_roar, roar
     from faithscope.cli.synthetic import synthetic_problem
     from faithscope.data import load_data
     from faithscope.data.text_sources import load_text
     from faithscope.errors import FaithscopeError
     from faithscope.methods import Evidence, Method, layer_method, method, register_method
+    from faithscope.methods.shap import from_shap
     from faithscope.methods.text import measure, register_measure
     from faithscope.metrics import Metric, metric, racu, register_metric, saco
-    from faithscope.models import Model, load_model, wrap
+    from faithscope.models import AttentionView, Model, load_model, wrap, zero_shot
     from faithscope.request import Given, Perturb, Retrain
-    from faithscope.result import Result, load_result
+    from faithscope.result import Comparison, Result, load_result
     from faithscope.runs.scheduler import Forecast, Progress
     from faithscope.studies import Runs, Study, load_results, load_study, run_study
-    from faithscope.verdicts.compare import Comparison
 
 _NAMES = {
     "api": "Prepared compare evaluate explain prepare prepare_roar roar",
@@ -32,17 +33,18 @@ _NAMES = {
     "data.text_sources": "load_text",
     "errors": "FaithscopeError",
     "methods": "Evidence Method layer_method method register_method",
+    "methods.shap": "from_shap",
     "methods.text": "measure register_measure",
     "metrics": "Metric metric racu register_metric saco",
-    "models": "Model load_model wrap",
+    "models": "AttentionView Model load_model wrap zero_shot",
     "request": "Given Perturb Retrain",
-    "result": "Result load_result",
+    "result": "Comparison Result load_result",
     "runs.scheduler": "Forecast Progress",
     "studies": "Runs Study load_results load_study run_study",
-    "verdicts.compare": "Comparison",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = [
+    "AttentionView",
     "Comparison",
     "Evidence",
     "FaithscopeError",
@@ -61,6 +63,7 @@ __all__ = [
     "compare",
     "evaluate",
     "explain",
+    "from_shap",
     "layer_method",
     "load_data",
     "load_model",
@@ -71,6 +74,7 @@ __all__ = [
     "measure",
     "method",
     "metric",
+    "plot",
     "prepare",
     "prepare_roar",
     "racu",
@@ -82,14 +86,17 @@ __all__ = [
     "saco",
     "synthetic_problem",
     "wrap",
+    "zero_shot",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'faithscope' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "plot":
+        return import_module("faithscope.plot")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'faithscope' has no attribute {name!r}")
     return getattr(import_module(f"faithscope.{_HOMES[name]}"), name)
 
 

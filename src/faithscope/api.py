@@ -9,29 +9,29 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from faithscope.data import Batch, ImageData, class_numbers, load_data
 from faithscope.data.images import loaders_named
 from faithscope.data.text import TextData
-from faithscope.errors import FaithscopeError, said, shown
-from faithscope.methods import Method, MethodLike, explain_images, resolve_methods
+from faithscope.errors import FaithscopeError, said, shown, warn
+from faithscope.methods import Method, MethodLike, explain_images, resolve_methods, try_methods
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
+from faithscope.models.device import placed, say_what_the_cpu_does
 from faithscope.models.memory import enough_memory
-from faithscope.perturb import to_patches, to_pixels
+from faithscope.perturb import to_units
 from faithscope.probes import probe_of
 from faithscope.probes.perturb.probe import with_code
 from faithscope.probes.probe import Probe
+from faithscope.probes.refusals import leave_out
 from faithscope.registry import as_list, listed
 from faithscope.request import (
     Given,
@@ -43,17 +43,27 @@ from faithscope.request import (
     as_place,
     check_request,
 )
-from faithscope.result import Result, as_result, load_result, named_objects
+from faithscope.result import Comparison, Result, as_result, load_result, named_objects
 from faithscope.runs import parcel
 from faithscope.runs.executor import Executor, Planned
 from faithscope.runs.local import Local
 from faithscope.runs.parcel import Parcel, Unpacked
 from faithscope.runs.plan import Plan
+from faithscope.runs.progress import following
 from faithscope.runs.run import Run, check_defined
-from faithscope.runs.scheduler import Forecast, Report, Scheduler, State, forecast, look
+from faithscope.runs.scheduler import (
+    Forecast,
+    Progress,
+    Report,
+    Scheduler,
+    State,
+    forecast,
+    look,
+)
 from faithscope.runs.stages import KEEP_EVERY
 from faithscope.runs.store import Store, begun_plan, check_folder
-from faithscope.verdicts.compare import Comparison, compare_findings
+from faithscope.verdicts.compare import compare_findings
+from faithscope.verdicts.sentences import left_out
 
 if TYPE_CHECKING:
     from faithscope.runs.ray import Crew
@@ -89,6 +99,48 @@ def renamed(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorate
 
 
+@overload
+def explain(
+    model: ModelLike,
+    data: Any,
+    methods: Literal["all", "registered"],
+    *,
+    target: Tensor | int | None = ...,
+    units: Literal["pixels", "patches"] = ...,
+    upsample: Literal["bilinear", "nearest"] = ...,
+    seed: int = ...,
+    output: Literal["auto", "softmax", "sigmoid"] = ...,
+    strict: bool = ...,
+    progress: Report | bool | None = ...,
+) -> dict[str, Tensor]: ...
+@overload
+def explain(
+    model: ModelLike,
+    data: Any,
+    methods: MethodLike,
+    *,
+    target: Tensor | int | None = ...,
+    units: Literal["pixels", "patches"] = ...,
+    upsample: Literal["bilinear", "nearest"] = ...,
+    seed: int = ...,
+    output: Literal["auto", "softmax", "sigmoid"] = ...,
+    strict: bool = ...,
+    progress: Report | bool | None = ...,
+) -> Tensor: ...
+@overload
+def explain(
+    model: ModelLike,
+    data: Any,
+    methods: Iterable[MethodLike],
+    *,
+    target: Tensor | int | None = ...,
+    units: Literal["pixels", "patches"] = ...,
+    upsample: Literal["bilinear", "nearest"] = ...,
+    seed: int = ...,
+    output: Literal["auto", "softmax", "sigmoid"] = ...,
+    strict: bool = ...,
+    progress: Report | bool | None = ...,
+) -> dict[str, Tensor]: ...
 @renamed(images="data")
 def explain(
     model: ModelLike,
@@ -99,6 +151,9 @@ def explain(
     units: Literal["pixels", "patches"] = "pixels",
     upsample: Literal["bilinear", "nearest"] = "bilinear",
     seed: int = 0,
+    output: Literal["auto", "softmax", "sigmoid"] = "auto",
+    strict: bool = False,
+    progress: Report | bool | None = None,
 ) -> Tensor | dict[str, Tensor]:
     """Explain images by one method or several, sharing the passes they need.
 
@@ -107,51 +162,87 @@ def explain(
         data: images [B, C, H, W], float, normalised for the model, or whatever `fs.load_data`
             takes: a name, a path, PIL images, a data set, a loader. All must have one shape, and
             one that cannot be read is an error: maps and images go together.
-        methods: a name, a Method or a function; a list (or "all") gives a dict by label.
+        methods: a name, a Method or a function; a list (or "all") gives a dict by label, without
+            those that the model does not allow, which are warned of.
         target: class to explain, an int or [B]; None is the predicted class.
         units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w].
         upsample: how patch maps become pixel maps, "bilinear" or "nearest".
         seed: of random methods.
+        output: how logits become probabilities; "sigmoid" for a module with one logit, of which
+            target 1 explains z and target 0 explains -z.
+        strict: stop with an error where a method would be left out.
+        progress: None draws a bar where somebody is watching, of many images; False is silent; a
+            function is called with how many are explained.
 
     Returns:
-        Maps in the model's type (at least float32), those of LRP and random ones in float64.
+        Maps in the model's type (at least float32), those of LRP and random ones in float64; on the
+        model's device, or on the CPU if that has no float64 (Apple's GPUs).
     """
     model = as_model(model)
-    options = {"units": units, "upsample": upsample, "seed": seed}
-    request = check_request(Perturb, {"model": model.name, "data": "given", **options})
+    shown_as = {"units": units, "upsample": upsample, "output": output}
+    options = {"model": model.name, "data": "given", "seed": seed, "strict": strict, **shown_as}
+    request = check_request(Perturb, options)
+    model = model.with_output(request.output)
+    say_what_the_cpu_does(model.device)
     chosen = resolve_methods(methods)
     held = load_data(data, model)
     goals = None if target is None else class_numbers("target", target)
     if len(held):  # of a loader nobody may know
         _check_targets(goals, len(held))
     parts, done, size = list[list[Tensor]](), 0, EXPLAIN_BATCH
-    for batch in _batches_to_explain(held):
-        images, count = batch.images.to(model.device), len(batch.images)
-        goal = None
-        if goals is not None:
-            goal = (goals if goals.ndim else goals.expand(done + count))[done : done + count]
-            goal = goal.to(model.device)
-            _check_targets(goal, count)
-        made, size = _explained(model, batch, images, goal, chosen, seed=request.seed, size=size)
-        shape = (images.shape[-2], images.shape[-1])
-        parts.append(
-            [
-                to_pixels(maps, shape, request.upsample)
-                if request.units == "pixels"
-                else to_patches(maps, model.require_grid(images, "units='patches'"))
-                for maps in made
-            ]
-        )
-        done += count
+    with following("images", progress if len(held) > EXPLAIN_BATCH else False) as report:
+        for batch in _batches_to_explain(held):
+            report(Progress("explaining", "", done, len(held)))
+            images, count = placed(batch.images, model.device), len(batch.images)
+            goal = None
+            if goals is not None:
+                goal = (goals if goals.ndim else goals.expand(done + count))[done : done + count]
+                goal = goal.to(model.device)
+                _check_targets(goal, count)
+            explained = partial(
+                _explained, model, batch, images, goal, seed=request.seed, size=size
+            )
+            try:
+                made, size = explained(chosen)
+            except FaithscopeError as error:
+                if done:
+                    raise
+                chosen = _allowed(model, images[:1], chosen, batch.keys, request, error)
+                made, size = explained(chosen)
+            shape, grid = (images.shape[-2], images.shape[-1]), None
+            if request.units == "patches":
+                grid = model.require_grid(images, "units='patches'")
+            parts.append(
+                [to_units(maps, request.units, shape, grid, request.upsample) for maps in made]
+            )
+            done += count
     _check_targets(goals, done)
     by_label = {
         method.label: torch.cat([part[place] for part in parts])
         for place, method in enumerate(chosen)
     }
-    single = isinstance(methods, Method) or callable(methods)
+    single = callable(methods) or not isinstance(methods, Iterable)
     if single or (isinstance(methods, str) and methods not in ("all", "registered")):
         return by_label[chosen[0].label]
     return by_label
+
+
+def _allowed(
+    model: Model,
+    images: Tensor,
+    methods: list[Method],
+    keys: Sequence[str],
+    request: Perturb,
+    error: FaithscopeError,
+) -> list[Method]:
+    """The methods that the model allows, with a warning of the others; `error` if it allows all."""
+    refused = try_methods(model, images, methods, keys=keys, seed=request.seed).refused
+    if not refused:
+        raise error
+    kept, left = leave_out(methods, refused, asked=(), strict=request.strict)
+    for line in left_out(left):
+        warn(line)
+    return kept
 
 
 @renamed(images="data")
@@ -162,8 +253,9 @@ def evaluate(
     metrics: MetricLike | Iterable[MetricLike] = "all",
     *,
     labels: Tensor | Iterable[int] | None = None,
-    maps: Mapping[str, Tensor | np.ndarray] | None = None,
+    maps: Mapping[str, Any] | None = None,
     target: str | int | Tensor = "predicted",
+    output: Literal["auto", "softmax", "sigmoid"] = "auto",
     k: int | str | Iterable[int | str] = 10,
     fill: str = "mean",
     units: Literal["pixels", "patches"] = "pixels",
@@ -188,7 +280,7 @@ def evaluate(
     out: str | Path | None = None,
     strict: bool = False,
     trust_remote_code: bool = False,
-    progress: Report | None = None,
+    progress: Report | bool | None = None,
 ) -> Result:
     """Measure how faithful explanations are to the model they explain.
 
@@ -200,11 +292,15 @@ def evaluate(
         data: images [B, C, H, W] normalised for the model, or whatever `fs.load_data` takes: a
             folder, a pattern or another name, PIL images, a list, a data set, a loader.
         methods: names, Methods or functions (module, images, target) -> maps; "all" are the
-            papers'. The default is "all", or none if `maps` are given.
+            papers'. The default is "all", or none if `maps` are given. Of several, those that the
+            model does not allow are left out and named in `result.left_out`.
         metrics: names, Metrics or functions of Responses; "all" are the papers' five.
         labels: [B], for `auc`, target="label" and accuracy, where the data has none of its own.
-        maps: maps from anywhere, by name: [B, H, W], or [B, h, w] in the model's patch grid.
+        maps: maps from anywhere, by name: [B, H, W] or coarser, with channels to sum, patch vectors
+            [B, P], a list with a map for each image, a dict or a folder of files by their names.
         target: whose probability is watched: "predicted", "label", a class or [B].
+        output: how logits become probabilities: "softmax", or each by its own "sigmoid" (several
+            labels an image, or one logit: target 1 is p, target 0 is 1 - p); "auto" asks the model.
         k: SaCo's number of groups, or "auto" to choose it per map; several share most passes.
         fill: what replaces removed units: mean, black, noise, blur, inpaint.
         units: what is ranked and removed: "pixels" or whole "patches".
@@ -227,10 +323,12 @@ def evaluate(
         gpus_per_worker: 0.25 lets four workers share a GPU.
         cpus_per_worker: CPUs of a worker, and its threads where it has no GPU.
         out: a folder to keep the run in: the same call resumes it if it was stopped.
-        strict: stop with an error where something would be left out: an image that cannot be read,
-            or that the model or a method fails on, or a score that is not defined.
+        strict: stop with an error where something would be left out: a method that the model does
+            not allow, an image that cannot be read, or that the model or a method fails on, or a
+            score that is not defined.
         trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
-        progress: called with where the run is, for a progress bar.
+        progress: None draws a bar where somebody is watching, a terminal or a notebook; False is
+            silent; a function is called with where the run is.
     """
     asked = dict(locals())
     asked.pop("progress")
@@ -263,7 +361,7 @@ def roar(
     keep_every: float = 5.0,
     strict: bool = False,
     trust_remote_code: bool = False,
-    progress: Report | None = None,
+    progress: Report | bool | None = None,
 ) -> Result:
     """Measure how faithful measures for text are: mask what they point to, retrain, test.
 
@@ -294,7 +392,8 @@ def roar(
         strict: stop with an error where something would be left out: a measure that the model
             cannot give, or a score that is not defined.
         trust_remote_code: run the Python files that come with a model of Hugging Face, by name.
-        progress: called with where the run is, for a progress bar.
+        progress: None draws a bar where somebody is watching, a terminal or a notebook; False is
+            silent; a function is called with where the run is.
     """
     asked = dict(locals())
     asked.pop("progress")
@@ -449,6 +548,9 @@ class Prepared:
 
     def forecast(self) -> Forecast:
         """Measure a small sample of the work, and multiply."""
+        return replace(self._forecast(), left_out=self.plan.left_out)
+
+    def _forecast(self) -> Forecast:
         state, tasks = self.state(), self.planned.tasks
         with enough_memory():
             if state is None or not isinstance(tasks, list):
@@ -457,15 +559,18 @@ class Prepared:
                 return Forecast(cost, self.planned.expected * per.get(unit, 0.0), 1)
             return forecast(state, tasks, self.executor.measure, self.executor.workers)
 
-    def run(self, progress: Report | None = None) -> Result:
+    def run(self, progress: Report | bool | None = None) -> Result:
         """Run every task that is not finished yet, and collect them all.
 
         With a folder, finished tasks are kept there, and the same request that was stopped resumes.
         """
-        if progress is not None and not callable(progress):
-            raise FaithscopeError(f"progress must be a function, got {shown(progress)}.")
         kept = "" if self.out is None else str(self.out)
-        with enough_memory(kept), loaders_named(), Store.open(self.out, self.plan) as store:
+        with (
+            enough_memory(kept),
+            loaders_named(),
+            following(self.probe.unit, progress) as report,
+            Store.open(self.out, self.plan) as store,
+        ):
             found = store.finished()
             if found is not None:
                 self._check_finished(found)
@@ -474,12 +579,8 @@ class Prepared:
                 is_whole = state is None or not state.todo  # what is kept beside the tables, too
                 if is_whole or store.refusal is not None:
                     return as_result(found)
-            scheduler = Scheduler(
-                store,
-                self.probe.unit,
-                rule=self.probe.rule(self.plan),
-                report=progress or (lambda _: None),
-            )
+            rule = self.probe.rule(self.plan)
+            scheduler = Scheduler(store, self.probe.unit, rule=rule, report=report)
             tasks = self.planned.tasks
             if isinstance(tasks, list):
                 scheduler.begin(tasks)
@@ -514,10 +615,9 @@ class Prepared:
         wanted = getattr(self.request, "pictures", 0)
         kept = len(run.pictures["sample"].unique())
         if kept < min(wanted, run.samples.num_rows):
-            warnings.warn(
+            warn(
                 f"The run is finished and has kept pictures of {kept} images: choose another "
-                "folder to keep more.",
-                stacklevel=3,
+                "folder to keep more."
             )
 
 
@@ -567,13 +667,14 @@ def compare(
     one, other = (
         source if isinstance(source, Result) else load_result(source) for source in (first, second)
     )
-    return compare_findings(
+    found = compare_findings(
         one,
         other,
         methods=None if methods is None else _words("method", methods),
         metrics=None if metrics is None else _words("metric", metrics),
         allow=_words("option", allow),
     )
+    return Comparison(**vars(found))
 
 
 def _words(kind: str, given: Any) -> list[str]:

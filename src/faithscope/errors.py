@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 import unicodedata
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 from reprlib import Repr
@@ -26,6 +29,21 @@ class FaithscopeError(ValueError):
     def __init__(self, message: str, *, reason: str = "") -> None:
         super().__init__(shortened(printable(message)))
         self.reason = shortened(printable(reason)) or str(self).rstrip(".")
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the lines of the user's own code, and the sentence.
+
+        If an error of somebody else's code is behind it, that one comes first, whole.
+        """
+        behind = [] if self.__cause__ is None else traceback.format_exception(self.__cause__)
+        steps = [
+            step
+            for step in traceback.walk_tb(self.__traceback__)
+            if not _is_ours(step[0].f_globals.get("__name__", "IPython"))
+        ]
+        lines = traceback.StackSummary.extract(iter(steps)).format()
+        text = "".join([*behind, *lines, f"{type(self).__name__}: {self}"])
+        return text.splitlines()
 
 
 def printable(text: str) -> str:
@@ -114,6 +132,18 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> FaithscopeError:
         nearest = get_close_matches(name, names, n=10, cutoff=0.0)
         shown = f"{', '.join(nearest)} and {len(names) - len(nearest)} more"
     return FaithscopeError(f"Unknown {kind} '{name}': {guess}Valid: {shown}.")
+
+
+def warn(text: str) -> None:
+    """Warn of something, at the line of the user's own code that called us."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in ("faithscope", "contextlib", "functools", "IPython")
 
 
 def choose(kind: str, name: str, valid: Iterable[str]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -17,7 +16,7 @@ from keyword import iskeyword
 from numbers import Integral, Real
 from typing import Any, Generic, TypeVar
 
-from faithscope.errors import FaithscopeError, shown, unknown
+from faithscope.errors import FaithscopeError, shown, unknown, warn
 
 T = TypeVar("T")
 
@@ -115,10 +114,7 @@ class Registry(Generic[T]):
             except Exception as error:  # of somebody else's code: it must not take ours down
                 reason = f"{type(error).__name__}: {error}"
                 self._broken[point.name] = reason
-                warnings.warn(
-                    f"The {self.kind} '{point.name}' of another package is left out ({reason}).",
-                    stacklevel=2,
-                )
+                warn(f"The {self.kind} '{point.name}' of another package is left out ({reason}).")
                 continue
             if point.name not in self._items:
                 self._items[point.name] = loaded
@@ -150,17 +146,28 @@ def registries() -> dict[str, Registry[Any]]:
 
 
 _TRUTH = {"true": True, "false": False}
+_BARE = re.compile(
+    r"""(=\s*)([1-9]\d*x[1-9]\d*|[A-Za-z_]\w*(?:\.\w+)+)(?=\s*[,)])"""
+    r"""|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""",
+    re.ASCII,
+)
+"""Rows and columns, and a path to a module, need no quotes though Python would want them."""
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     """Split ``name(option=value, …)`` into the name and its options.
 
-    Values are Python literals; a bare word is a string, but true and false are what they say.
+    Values are Python literals; a bare word is a string, and so are a size and a path to a module;
+    but true and false are what they say.
 
     >>> parse_spec("saco(weight=ratio, k=5)")
     ('saco', {'weight': 'ratio', 'k': 5})
     >>> parse_spec("attention(layers=last, gradient=true)")
     ('attention', {'layers': 'last', 'gradient': True})
+    >>> parse_spec("random(grid=7x7)")
+    ('random', {'grid': '7x7'})
+    >>> parse_spec("grad_cam(layer=layers.3)")
+    ('grad_cam', {'layer': 'layers.3'})
     >>> parse_spec("captum:Saliency")
     ('captum:Saliency', {})
     """
@@ -170,6 +177,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     if not bracket:
         return name, {}
     complaint = FaithscopeError(f"'{text}' is not of the form name(option=value, …).")
+    rest = _BARE.sub(lambda held: f"{held[1]}'{held[2]}'" if held[2] else held[0], rest)
     try:
         call = ast.parse(f"_({rest}", mode="eval").body
     except (SyntaxError, RecursionError, MemoryError, ValueError):
@@ -207,8 +215,16 @@ def _written(value: Any) -> Any:
     """Quote a string unless it is a bare word that `parse_spec` reads as the same string."""
     if isinstance(value, bool):
         return str(value).lower()
-    bare = not isinstance(value, str) or (
-        value.isascii() and value.isidentifier() and not iskeyword(value) and value not in _TRUTH
+    held = _BARE.match(f"={value})")
+    bare = (
+        not isinstance(value, str)
+        or (held is not None and held[2] == value)
+        or (
+            value.isascii()
+            and value.isidentifier()
+            and not iskeyword(value)
+            and value not in _TRUTH
+        )
     )
     return value if bare else repr(value)
 

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from faithscope.errors import FaithscopeError, check_encodable
+from faithscope.errors import FaithscopeError, check_encodable, choose
 from faithscope.metrics import MetricLike
 from faithscope.probes import probe_of
 from faithscope.registry import listed
 from faithscope.report.trainings import clips, time_rows
 from faithscope.request import Given, Place, as_place, check_request
 from faithscope.request.requests import KINDS
+from faithscope.runs.cards import Left
 from faithscope.runs.run import Run, is_run, load_run, save_run
 from faithscope.runs.store import read_plan
 from faithscope.verdicts import sentences
+from faithscope.verdicts.compare import Differences
 from faithscope.verdicts.findings import Findings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OF_SAMPLES = ("summary", "comparisons", "correlations")
+OF_TRAININGS = ("summary", "comparisons", "curves", "racu", "compute_time")
+"""Tables that are worked out, by the methods of a Result."""
 
 _RACU = pa.schema(
     [
@@ -59,6 +69,16 @@ class Result(Findings):
             f"{sentences.counted(len(self.replicates), word)})"
         )
 
+    @property
+    def left_out(self) -> tuple[Left, ...]:
+        """The methods that the model does not allow: `name`, and `why` it was left out."""
+        return self.manifest.plan.left_out
+
+    def _repr_html_(self) -> str:
+        from faithscope.report.summary import summary_of
+
+        return summary_of(self).html()
+
     def headline(self) -> str:
         """The run in one or two sentences."""
         return sentences.headline(self)
@@ -74,6 +94,23 @@ class Result(Findings):
     def warnings(self) -> list[str]:
         """What a reader must know before trusting the numbers, a sentence each."""
         return sentences.warnings(self)
+
+    def to_pandas(self, table: str = "scores") -> pd.DataFrame:
+        """One of its tables as a pandas frame: "scores", "summary", "samples" or another by name.
+
+        These are the tables of the run (`responses`, `maps`, `trainings`, …) and those worked out
+        from them: `summary`, `comparisons`, `correlations`; `curves`, `racu` and `compute_time`.
+        """
+        if importlib.util.find_spec("pandas") is None:
+            raise FaithscopeError(
+                "to_pandas needs pandas: pip install pandas. Without it, result.scores and "
+                "result.summary() are pyarrow tables."
+            )
+        made = OF_TRAININGS if self.manifest.kind == "retrain" else OF_SAMPLES
+        held = [name for name, rows in self.tables.items() if rows.num_rows]
+        choose("table of this result", table, {"scores", *held, *made})
+        found = getattr(self, table)() if table in made else self.tables[table]
+        return _plain(found).to_pandas()
 
     def table(self) -> str:
         """The summary as a Markdown table: mean [interval], * better, † worse than random."""
@@ -160,6 +197,24 @@ class Result(Findings):
             for row in time_rows(self)
         ]
         return pa.Table.from_pylist(rows)
+
+
+class Comparison(Differences):
+    """Two runs against each other: what differs, by how much, and what that means."""
+
+    def _repr_html_(self) -> str:
+        from faithscope.report.summary import summary_of_two
+
+        return summary_of_two(self).html()
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """The same with names as text, which pandas would take for categories."""
+    kinds = [
+        pa.field(field.name, field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(kinds))
 
 
 def as_result(run: Run) -> Result:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ import pyarrow as pa
 import yaml
 
 from faithscope.api import Prepared, prepare_request, prepare_typed
-from faithscope.errors import FaithscopeError, choose, shown, unknown
+from faithscope.errors import FaithscopeError, choose, shown, unknown, warn
 from faithscope.models import Model
 from faithscope.probes import probe_of
 from faithscope.probes.perturb.probe import OF_A_NAME, load_named_model, with_model
@@ -463,7 +462,7 @@ def run_study(
         except FaithscopeError as error:
             errors[label] = error
             if run is None:
-                warnings.warn(f"The run '{label}' failed: {error}", stacklevel=2)
+                warn(f"The run '{label}' failed: {error}")
     if errors and not results:
         raise next(iter(errors.values()))
     failed = {label: str(error) for label, error in errors.items()}

@@ -14,11 +14,11 @@ import faithscope as fs
 from commands import csv, fails, interrupted, rows, run
 from conftest import randn, tiny_vit
 from encoders import save_encoder
-from faithscope.cli import console
 from faithscope.cli import roar as command
 from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.finetune import FinetuneLearner
 from faithscope.probes.retrain.learner import Recipe
+from faithscope.runs import progress
 
 
 @pytest.fixture
@@ -107,12 +107,17 @@ def test_all_leaves_out_what_the_model_cannot_give(texts, tmp_path):
     out = tmp_path / "run"
     request = ("--seeds", 1, "--levels", 50, "--epochs", 1, "--no-recursive", "--limit", 10)
     said = run("roar", "--data", texts, "--model", name, *request, "--out", out, "--yes")
-    note = "attention is left out: The measure 'attention' needs one attention weight"
-    assert note in said.stderr
-    assert any(note in line for line in fs.load_result(out).manifest.data.texts.notes)
+    note = "attention is left out: it needs one attention weight"
+    assert note in said.stderr and note in said.stdout
+    assert any(note in line for line in fs.load_result(out).warnings())
     assert fs.load_result(out).methods == [
         *("gradient", "input_x_gradient", "integrated_gradients", "random")
     ]
+    command = ("roar", "--data", texts, "--model", name, *request, "--out", tmp_path / "other")
+    told = run(*command, "--measures", "attention,gradient", "--dry-run", "--json")
+    assert [held["name"] for held in json.loads(told.stdout)["left_out"]] == ["attention"]
+    assert note in told.stderr
+    assert "needs one" in fails(*command, "--measures", "attention,gradient", "--strict")
     told = fails("roar", "--data", texts, "--model", name, "--measures", "attention")
     assert "needs one attention weight per token" in told
 
@@ -309,7 +314,7 @@ def test_the_demo(tmp_path, monkeypatch):
 
 
 def test_progress_is_told_in_lines(texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(console, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
     told = run("roar", "--data", texts, *QUICK, "--out", tmp_path / "run")
     done = r"^100% · training \d, epoch 1/1 · 4/4 trainings · .* per (minute|second) · 0:00 left$"
     assert re.search(done, told.stderr, re.M)

@@ -15,17 +15,12 @@ from torch import Tensor, nn
 
 import faithscope as fs
 from conftest import FIXTURES
-from faithscope.methods.conservative import _norm, _ratio, conservative_gradient
+from faithscope.methods.conservative import Simplified, conservative_gradient
 from faithscope.methods.evidence import NEEDS, Evidence
-from faithscope.methods.relevance import (
-    add_relevance,
-    head_relevance,
-    linear_relevance,
-    patch_relevance,
-    pixel_relevance,
-)
+from faithscope.methods.relevance import add_relevance
 from faithscope.methods.trace import gather
 from faithscope.perturb import to_patches
+from sweeps import Noted
 
 CONFIGS = {
     "A": {"img_size": 32, "embed_dim": 48, "depth": 4, "num_heads": 3, "num_classes": 10},
@@ -345,24 +340,24 @@ def test_gradients_equal_the_reference(config: str, which: int, key: str):
 def relevance_ends(config: str, which: int, rules: str) -> dict[str, Tensor]:
     """Relevance at the start, at the head, and from the tokens to the pixels."""
     evidence = evidence_of(config, which)
-    anatomy = evidence.vit.require_anatomy("this test")
-    last, embedded = evidence.tensors("stream")[-1], evidence.tensor("embedded")
-    steps = anatomy.head.run(last)
-    start = nn.functional.one_hot(evidence.target, steps.logits.shape[1]).double()
-    relevance = pieces(config, which)[f"lrp_{'orig' if rules == 'original' else 'ours'}_R_blockin"]
-    patches = evidence.tensor("patches")
-    operands = anatomy.stem.operands(patches, embedded, evidence.images)
-    tokens, positions = add_relevance(*operands, relevance[:, 0], rules)
-    to_patches = patch_relevance(anatomy.stem, *operands, relevance[:, 0], rules)
-    assert torch.equal(to_patches, tokens[:, 1:])
+    logits = evidence.tensor("logits")
+    start = nn.functional.one_hot(evidence.target, logits.shape[1]).double()
+    head = Noted(evidence.tape("head"), rules, "its head")
+    pool = head.run(logits, start, head.tape.roots[0])
+    (linear,) = (node for node in head.tape.nodes if node.kind == "linear")
+    blocks = pieces(config, which)[f"lrp_{'orig' if rules == 'original' else 'ours'}_R_blockin"]
+    stem = Noted(evidence.tape("stem"), rules, "its patch embedding")
+    pixels = stem.run(evidence.tensor("entered"), blocks[:, 0], stem.tape.roots[0], pixels=True)
+    (added,) = (node for node in stem.tape.nodes if node.kind == "sum")
+    _, positions = add_relevance(added.args[0], added.args[1], stem.relevance(added.output), rules)
     return {
         "start": start,
-        "head": linear_relevance(steps.features, anatomy.head.weight(), start, rules),
-        "pool": head_relevance(anatomy.head, steps, evidence.target, rules),
-        "blocks": relevance,
-        "tokens": tokens,
+        "head": head.relevance(linear.inputs[0]),
+        "pool": pool,
+        "blocks": blocks,
+        "tokens": stem.relevance(added.inputs[0]),
         "positions": positions,
-        "pixels": pixel_relevance(anatomy.stem, evidence.images, to_patches),
+        "pixels": pixels,
     }
 
 
@@ -398,11 +393,10 @@ def test_conservative_lrp_of_the_class_token_equals_the_reference(
     config: str, which: int, key: str
 ):
     evidence = evidence_of(config, which)
-    anatomy = evidence.vit.require_anatomy("this test")
     options = CONSERVATIVE[key.removeprefix("conservative_lrp_emb_cls")]
     options = {"norm": "std", "activation": "derivative", **options}
-    gradient = conservative_gradient(evidence, anatomy, **options)
-    ours = (evidence.tensor("embedded") * gradient).sum(-1)[:, :1]
+    gradient = conservative_gradient(evidence, **options)
+    ours = (evidence.tensor("entered") * gradient).sum(-1)[:, :1]
     assert_parity(config, which, key, ours, EXACT)
 
 
@@ -411,15 +405,11 @@ def test_conservative_lrp_of_the_class_token_equals_the_reference(
 @compares([f"conservative_lrp_logitcheck{end}" for end in CONSERVATIVE])
 def test_the_simplified_model_has_the_logits_of_the_model(config: str, which: int, key: str):
     assert (recorded_for(config, which, key).abs() <= EXACT).all()  # how far theirs was off
-    evidence = evidence_of(config, which)
-    anatomy = evidence.vit.require_anatomy("this test")
+    module, recorded = reference(config)
     options = CONSERVATIVE[key.removeprefix("conservative_lrp_logitcheck")]
-    ways = {"norm": partial(_norm, constant=options.get("norm", "std"))}
-    activate = {"activate": _ratio} if "activation" in options else {}
-    tokens = evidence.tensor("embedded")
-    for block in anatomy.blocks:
-        tokens = block.run(tokens, **ways, **activate, detach=True).out
-    assert_parity(config, which, "logits", anatomy.head.run(tokens, **ways).logits, EXACT)
+    with Simplified(options.get("norm", "std"), options.get("activation", "derivative")):
+        logits = module(recorded["x"])
+    assert_parity(config, which, "logits", logits, EXACT)
 
 
 @every_config

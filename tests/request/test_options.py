@@ -54,6 +54,7 @@ OTHERS = {
     "methods": ["gradient"],
     "metrics": ["saco"],
     "target": 3,
+    "output": "sigmoid",
     "k": [4, "auto"],
     "fill": "blur",
     "units": "patches",

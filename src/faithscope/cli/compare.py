@@ -21,7 +21,7 @@ from faithscope.errors import printable
 from faithscope.registry import split_specs
 
 if TYPE_CHECKING:
-    from faithscope.verdicts.compare import Comparison
+    from faithscope.verdicts.compare import Differences
 
 
 @app.command(
@@ -101,7 +101,7 @@ def compare(
         raise typer.Exit(SOMETHING_WRONG)
 
 
-def as_data(comparison: Comparison) -> dict[str, Any]:
+def as_data(comparison: Differences) -> dict[str, Any]:
     """A comparison for a program to read."""
     return {
         "headline": comparison.headline(),

@@ -9,34 +9,27 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, Task
-from rich.progress import Progress as Bar
-from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from faithscope.errors import printable
 from faithscope.report.table import UNWRAPPED, Head, Number, Table
 from faithscope.request import Place
-from faithscope.verdicts.sentences import failed_line
 
 if TYPE_CHECKING:
     from faithscope.api import Prepared
     from faithscope.cli.synthetic import SyntheticResult
+    from faithscope.report.summary import Summary
     from faithscope.result import Result
-    from faithscope.runs.scheduler import Forecast, Progress
-    from faithscope.verdicts.compare import Comparison
+    from faithscope.runs.scheduler import Forecast
+    from faithscope.verdicts.compare import Differences
     from faithscope.verdicts.findings import Findings
 
-QUIET_SECONDS = 10.0
-"""How often progress says a word where there is no bar."""
 NAMED = 10
 """How many left-out samples are named before the rest is only counted."""
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -118,6 +111,8 @@ def _finite(data: Any) -> Any:
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
     """Show on a terminal that something is going on; say nothing elsewhere."""
+    from faithscope.runs.progress import moves
+
     err = screen(stderr=True)
     if not moves(err):
         yield
@@ -126,114 +121,12 @@ def waiting(text: str) -> Iterator[None]:
         yield
 
 
-def moves(console: Console) -> bool:
-    """Whether a bar can be drawn again and again."""
-    return console.is_terminal and not console.is_dumb_terminal
-
-
-# Progress
-
-
-@dataclass
-class Pace:
-    """How fast a run goes and how long it will still take, in the unit of its probe."""
-
-    unit: str
-    forecast: Forecast | None = None
-    place: Progress | None = None
-    before: float = 0.0
-    """What was done when it began."""
-    started: float = field(default_factory=lambda: time.perf_counter())
-
-    def move(self, place: Progress) -> None:
-        """Take note of where the run is."""
-        if self.place is None:
-            self.before = place.done
-        self.place = place
-
-    @property
-    def doing(self) -> str:
-        """What is going on."""
-        return "beginning" if self.place is None else self.place.doing
-
-    @property
-    def share(self) -> float:
-        """How much of the run is done."""
-        return 0.0 if self.place is None else self.place.done / max(self.place.total, 1e-9)
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the beginning."""
-        return time.perf_counter() - self.started
-
-    def seconds_left(self) -> float | None:
-        """By the forecast until something is done, then by the rate so far, the more the more is.
-
-        A rate is misleading at first, since explaining comes before what is counted.
-        """
-        done = 0.0 if self.place is None else self.place.done - self.before
-        if self.place is None or done <= 0:
-            return None if self.forecast is None else max(0.0, self.forecast.seconds - self.elapsed)
-        share = done / (self.place.total - self.before)  # of what was still to do
-        whole = self.elapsed / share
-        if self.forecast is not None:
-            whole = share * whole + (1 - share) * self.forecast.seconds
-        return (1 - share) * whole
-
-    def __str__(self) -> str:
-        parts = []
-        if self.place is not None:
-            parts.append(f"{self.place.done:,.0f}/{self.place.total:,.0f} {self.unit}")
-            rate = (self.place.done - self.before) / max(self.elapsed, 1e-9)
-            if rate > 0:
-                slow = f"{60 * rate:,.1f} per minute"
-                parts.append(f"{rate:,.0f} per second" if rate >= 10 else slow)
-        if (left := self.seconds_left()) is not None:
-            parts.append(f"{clock(left)} left")
-        return " · ".join(parts)
-
-
-def clock(seconds: float) -> str:
-    """Write minutes and seconds, with hours where there are any."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-class Words(ProgressColumn):
-    """A column of a progress bar that is read off the pace whenever the bar is drawn."""
-
-    def __init__(self, words: Callable[[], str]) -> None:
-        super().__init__(table_column=Column(no_wrap=True))
-        self._words = words
-
-    def render(self, task: Task) -> Text:
-        return Text(printable(self._words()))
-
-
 def run_with_progress(prepared: Prepared, forecast: Forecast | None = None) -> Result:
     """Run, showing on stderr what is going on, the rate and the time left."""
-    err, pace = screen(stderr=True), Pace(prepared.probe.unit, forecast)
-    if moves(err):
-        columns = (Words(lambda: pace.doing), BarColumn(bar_width=None), Words(lambda: str(pace)))
-        with Bar(*columns, console=err, transient=True, expand=True) as bar:
-            task = bar.add_task("", total=1.0)
+    from faithscope.runs.progress import following
 
-            def draw(place: Progress) -> None:
-                pace.move(place)
-                bar.update(task, completed=pace.share)
-
-            return prepared.run(draw)
-    spoken = time.perf_counter()
-
-    def speak(place: Progress) -> None:
-        nonlocal spoken
-        pace.move(place)
-        if time.perf_counter() - spoken >= QUIET_SECONDS:
-            spoken = time.perf_counter()
-            err.print(printable(f"{pace.share:4.0%} · {pace.doing} · {pace}"))
-
-    return prepared.run(speak)
+    with following(prepared.probe.unit, True, forecast) as report:
+        return prepared.run(report)
 
 
 # Runs
@@ -241,38 +134,35 @@ def run_with_progress(prepared: Prepared, forecast: Forecast | None = None) -> R
 
 def show_result(found: Findings) -> None:
     """Print what was measured, the table, how to read it, and the verdict in words."""
-    from faithscope.report.tables import WAYS, choices_of, marks, scores_table
-    from faithscope.verdicts import sentences
+    from faithscope.report.summary import summary_of
 
-    say(_heading(found))
-    say(" · ".join(choices_of(found)))
+    summary = summary_of(found)
+    for line in summary.heading.values():
+        say(line)
+    _show_summary(summary)
+
+
+def show_comparison(compared: Differences) -> None:
+    """Print what differs between two runs, the table of differences, and the verdict in words."""
+    from faithscope.report.summary import summary_of_two
+
+    summary = summary_of_two(compared)
+    for name, line in summary.heading.items():
+        say(f"{name:<9}{line}")
+    _show_summary(summary)
+
+
+def _show_summary(summary: Summary) -> None:
     say()
-    show(scores_table(found))
-    say(f"Mean with its 95 % interval over {found.replicate.word}s; {WAYS}.", "dim")
-    if any(row["verdict"] for row in found.rows):
-        say(f"{marks(found)}.", "dim")
-    if found.trainings.num_rows:
-        say(sentences.ends_sentence(found))
-    headline = sentences.headline(found)
-    for line in (*sentences.flags(found), *sentences.warnings(found)):
-        if line not in headline:
-            say(line, "yellow")
-    say(f"\n{headline}", "bold")
-    _bullets([*sentences.verdicts(found), *sentences.metric_verdicts(found)])
-    if found.manifest.stopping is not None:
-        say(f"  {sentences.stopping(found.manifest.stopping)}")
-
-
-def _heading(found: Findings) -> str:
-    """The model, the data and how much of it."""
-    from faithscope.verdicts.sentences import counted, percent
-
-    model, data = found.manifest.model, found.manifest.data
-    is_untrained = model.weights == "random" and model.recipe is None
-    untrained = ", random weights," if is_untrained else ""
-    right = "" if data.accuracy is None else f" (accuracy {percent(data.accuracy)})"
-    count = counted(len(found.replicates), found.replicate.word)
-    return f"{model.name}{untrained} on {data.name}: {count}{right}"
+    show(summary.table)
+    for line in summary.keys():
+        say(line, "dim")
+    for line in summary.said:
+        say(line)
+    for line in summary.warnings:
+        say(line, "yellow")
+    say(f"\n{summary.headline}", "bold")
+    _bullets(summary.verdicts)
 
 
 def _bullets(lines: Sequence[str]) -> None:
@@ -281,44 +171,6 @@ def _bullets(lines: Sequence[str]) -> None:
         for line in lines:
             grid.add_row("  •", Text(printable(line)))
         show(grid)
-
-
-def show_comparison(comparison: Comparison) -> None:
-    """Print what differs between two runs, the table of differences, and the verdict in words."""
-    from faithscope.report.tables import comparison_table
-
-    for place, found in (("first", comparison.first), ("second", comparison.second)):
-        say(f"{place:<9}{_heading(found)}")
-    say(f"differs  {'; '.join(comparison.differs) or 'nothing'}")
-    say(f"shared   {_shared(comparison)}")
-    for line in (*_left_out(comparison), *comparison.notes):
-        say(line, "yellow")
-    say()
-    table = comparison_table(comparison)
-    show(table)
-    say(f"{table.caption}.", "dim")
-    say(f"\n{comparison.headline()}", "bold")
-    _bullets(comparison.sentences())
-
-
-def _shared(comparison: Comparison) -> str:
-    from faithscope.verdicts.sentences import counted
-
-    alone = {"first": comparison.only_first, "second": comparison.only_second}
-    lone = [f"{count:,} only in the {place} run" for place, count in alone.items() if count]
-    shared = counted(len(comparison.replicates), comparison.replicate.word)
-    return f"{shared}, {' and '.join(lone)}" if lone else shared
-
-
-def _left_out(comparison: Comparison) -> list[str]:
-    from faithscope.verdicts.sentences import counted
-
-    kinds = {"method": comparison.lone_methods, "metric": comparison.lone_metrics}
-    return [
-        f"{counted(len(names), kind)} in only one run left out: {', '.join(names)}."
-        for kind, names in kinds.items()
-        if names
-    ]
 
 
 def show_sensitivity(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -333,6 +185,8 @@ def show_sensitivity(rows: Iterable[Mapping[str, Any]]) -> None:
 
 def show_skipped(found: Findings) -> None:
     """Name and count the samples that were left out."""
+    from faithscope.verdicts.sentences import failed_line
+
     data, word = found.manifest.data, found.replicate.word
     total = data.samples + len(data.skipped)
     if data.skipped:

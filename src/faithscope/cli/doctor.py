@@ -120,6 +120,8 @@ def _devices() -> Iterator[Check]:
             f"there is an NVIDIA driver, but torch {torch.__version__} sees no GPU",
             "install a torch that fits the driver: https://pytorch.org/get-started",
         )
+    elif torch.backends.mps.is_available():
+        yield Check("mps", "ok", "Apple's GPU; what needs float64 runs on the CPU")
     else:
         yield Check("cuda", "ok", "no GPU: everything runs on the CPU")
     threads, cores = torch.get_num_threads(), os.cpu_count() or 1

@@ -26,8 +26,6 @@ from faithscope.errors import FaithscopeError, quoted
 from faithscope.request import Given, Perturb, Place, as_path, as_place, check_request
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from faithscope.result import Result
 
 
@@ -46,7 +44,9 @@ def evaluate(
     maps: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=FILE.npy", help="Your own maps, one for each image; repeatable."
+            metavar="NAME=PATH",
+            help="Your own maps: one array of all, .npy, .npz or .pt, or a folder with a file for "
+            "each image, called as it is (.png, .tif, too); repeatable.",
         ),
     ] = None,
     report: Annotated[
@@ -83,7 +83,7 @@ def evaluate(
     if not {"model", "data"} <= asked.keys():
         raise FaithscopeError("evaluate needs --model and --data, or --from a finished run.")
     request = check_request(Perturb, asked)
-    given = Given(maps=_read_maps(maps or []))
+    given = Given(maps=_named_maps(maps or []))
     with keeping(out):
         with waiting(with_ray(request, f"loading {request.model}")):
             from faithscope.api import prepare_typed
@@ -127,31 +127,14 @@ def show(result: Result, files: dict[str, Place], report: Place | None, as_json:
     say_files(files, stderr=as_json)
 
 
-def _read_maps(pairs: Iterable[str]) -> dict[str, np.ndarray]:
-    """Read NAME=FILE.npy, each an array of numbers, without running any code in the files."""
-    maps: dict[str, np.ndarray] = {}
+def _named_maps(pairs: Iterable[str]) -> dict[str, Path]:
+    """Where the maps of each name are, from NAME=PATH."""
+    maps: dict[str, Path] = {}
     for pair in pairs:
         name, equals, file = pair.partition("=")
         if not (name and equals and file):
-            raise FaithscopeError(f"Maps are given as NAME=FILE.npy, got '{pair}'.")
+            raise FaithscopeError(f"Maps are given as NAME=PATH, got '{pair}'.")
         if name in maps:
             raise FaithscopeError(f"The maps '{name}' are given twice: name them differently.")
-        maps[name] = _read_array(as_path(file, "--maps"))
+        maps[name] = as_path(file, "--maps")
     return maps
-
-
-def _read_array(file: Path) -> np.ndarray:
-    import numpy as np
-
-    if not file.is_file():
-        raise FaithscopeError(f"There is no file of maps '{file}': check the path.")
-    try:
-        values: Any = np.load(file, allow_pickle=False)
-    except Exception:  # its header can say anything, and NumPy fail in any way
-        values = None
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
-        raise FaithscopeError(
-            f"'{file}' is not an array of numbers: write the maps with numpy.save, as "
-            "[images, height, width]."
-        )
-    return values.astype(np.promote_types(values.dtype, np.float32))  # exact, native byte order

@@ -16,6 +16,7 @@ from faithscope.cli.shared import (
     app,
     examples,
     make_folder,
+    note_left_out,
     path_argument,
     path_option,
 )
@@ -32,7 +33,7 @@ PICTURES = (".png", ".pdf", ".svg")
 STORY_DRAWS = 10
 """Draws of random attribution in a story: one draw on one image may be lucky."""
 OPTIONS = (
-    *("model", "methods", "k", "fill", "units", "upsample", "random_draws", "seed"),
+    *("model", "methods", "output", "k", "fill", "units", "upsample", "random_draws", "seed"),
     *("checkpoint", "pretrained", "device", "trust_remote_code"),
 )
 
@@ -106,7 +107,8 @@ def explain(
         given = Given(model=loaded, data=inputs)
         prepared = prepare_request(*with_code(with_model(request), given))
     result = run_with_progress(prepared)
-    methods = list(request.methods or ())
+    note_left_out(result.left_out)
+    methods = result.manifest.plan.request.methods or ()
     classes = _named_classes(loaded, inputs, result)
     scores = _story_numbers(result) if story else _sacos(result)
     if as_json:
@@ -119,6 +121,7 @@ def explain(
                 **{name: {method: row[name] for method, row in scores.items()} for name in names},
                 "flags": {method: row["flag"] for method, row in scores.items() if row["flag"]},
                 **({"story": scores} if story else {}),
+                "left_out": [held.model_dump() for held in result.left_out],
                 "protocol": result.manifest.protocol,
                 "picture": str(path),
             }
@@ -194,9 +197,11 @@ def _named_classes(model: Model, images: Tensor, result: Result) -> dict[str, di
     import torch
 
     from faithscope.models import undisturbed
+    from faithscope.models.model import log_probabilities
 
     with undisturbed(model.module), torch.no_grad():
-        probabilities = model.logits(images.to(model.device)).softmax(-1)[0].tolist()
+        logits = model.logits(images.to(model.device))
+    probabilities = log_probabilities(logits, model.output)[0].exp().tolist()
     sample = result.samples.to_pylist()[0]
     if sample["predicted"] < 0:
         raise FaithscopeError(f"{model.name} answers NaN for this image: there is no class.")

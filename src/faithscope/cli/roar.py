@@ -20,10 +20,12 @@ from faithscope.cli.shared import (
     app,
     as_data,
     carry_out,
+    cost_data,
     examples,
     forecast_of,
     keeping,
     make_folder,
+    note_left_out,
     only_with,
     path_option,
     place_option,
@@ -130,15 +132,14 @@ def roar(
         prepared.is_begun()
         cost = forecast_of(prepared)
         say(str(cost), stderr=as_json)
+        note_left_out(cost.left_out)
         if as_json:
-            print_json({**vars(cost), "folder": str(prepared.out)})
+            print_json({**cost_data(cost), "folder": str(prepared.out)})
         return
     prepared.is_begun()
     assert prepared.out is not None
     make_folder(prepared.out)
     note(_size(prepared))
-    for left_out in prepared.plan.left_out:
-        note(f"{left_out.name} is left out: {left_out.why}.")
     with keeping(prepared.out):
         show(prepared, as_json, yes)
 

@@ -18,9 +18,11 @@ from faithscope.cli.shared import (
     as_data,
     ask,
     carry_out,
+    cost_data,
     examples,
     keeping,
     make_folder,
+    note_left_out,
     path_argument,
     place_option,
 )
@@ -97,6 +99,7 @@ def run(
         costs = forecast_study(measured, folder, device)
     for label, cost in costs.items():
         note(f"{label}: {cost}")
+        note_left_out(cost.left_out)
     for label, names in imports.items():
         note(f"{label}: not measured; it would import {', '.join(names)}")
     total = Forecast(
@@ -108,7 +111,7 @@ def run(
     if dry_run:
         if as_json:
             named = {label: {"imports": names} for label, names in imports.items()}
-            print_json({**{label: vars(cost) for label, cost in costs.items()}, **named})
+            print_json({**{label: cost_data(cost) for label, cost in costs.items()}, **named})
         return
     if not total.finished:
         kind = next(iter(wanted.cells.values())).kind

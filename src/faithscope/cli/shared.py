@@ -31,6 +31,7 @@ from faithscope.version import __version__
 if TYPE_CHECKING:
     from faithscope.api import Prepared
     from faithscope.result import Result
+    from faithscope.runs.cards import Left
     from faithscope.runs.scheduler import Forecast
 
 SOMETHING_WRONG, ERROR, SOME_FAILED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
@@ -300,6 +301,20 @@ def forecast_of(prepared: Prepared) -> Forecast:
         return prepared.forecast()
 
 
+def note_left_out(methods: Iterable[Left]) -> None:
+    """Name the methods that the model does not allow, before anything is run."""
+    from faithscope.cli.console import note
+    from faithscope.verdicts.sentences import left_out
+
+    for line in left_out(methods):
+        note(line)
+
+
+def cost_data(forecast: Forecast) -> dict[str, Any]:
+    """What a run will cost for a program to read."""
+    return {**vars(forecast), "left_out": [held.model_dump() for held in forecast.left_out]}
+
+
 def with_ray(request: Request, doing: str) -> str:
     """What is going on before a run begins: it takes a moment until Ray is there."""
     if request.on == "local":
@@ -317,6 +332,7 @@ def carry_out(prepared: Prepared, *, yes: bool = True, silent: bool = False) -> 
     if not silent:
         forecast = forecast_of(prepared)
         note(str(forecast))
+        note_left_out(forecast.left_out)
         if begun:
             note(f"resuming the run in {prepared.out}")
         else:
@@ -392,6 +408,7 @@ def as_data(result: Result) -> dict[str, Any]:
         "headline": result.headline(),
         "verdicts": result.verdicts(),
         "warnings": result.warnings(),
+        "left_out": [held.model_dump() for held in result.left_out],
         "summary": result.summary().to_pylist(),
         **curves,
         "manifest": result.manifest.content(),

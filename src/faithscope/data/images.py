@@ -34,6 +34,9 @@ THE_FILES_OWN = (
 )
 """Why a file cannot be opened, today or tomorrow; of anything else the disk is to blame."""
 NOT_FINITE = "it holds NaN or infinite values"
+
+Photo = tuple[int, int]
+"""Rows and columns of a picture before it was made the model's input."""
 NONE_GIVEN = "There are no images: give at least one."
 
 
@@ -50,7 +53,8 @@ class Batch:
     """A few images of one shape, normalised for the model.
 
     `keys` name a sample for its random draws: its name, or else its `digests` entry, the hash of
-    its pixels. Shapes: images [B, C, H, W]; labels int64 [B] or None.
+    its pixels. `photos` are rows and columns of the pictures that the images were made of, none
+    where nobody knows. Shapes: images [B, C, H, W]; labels int64 [B] or None.
     """
 
     images: Tensor
@@ -60,6 +64,7 @@ class Batch:
     digests: tuple[str, ...]
     positions: tuple[int, ...]
     skipped: tuple[Skipped, ...] = ()
+    photos: tuple[tuple[int, int] | None, ...] = ()
 
     def split(self, size: int) -> Iterator[Batch]:
         """Cut into batches of at most `size` images; none for a batch without images."""
@@ -67,7 +72,8 @@ class Batch:
             part = slice(start, start + size)
             labels = None if self.labels is None else self.labels[part]
             names = (self.samples[part], self.keys[part], self.digests[part])
-            yield Batch(self.images[part], labels, *names, self.positions[part])
+            places = self.positions[part]
+            yield Batch(self.images[part], labels, *names, places, photos=self.photos[part])
 
 
 class ImageData(Protocol):
@@ -87,11 +93,29 @@ class ImageData(Protocol):
         ...
 
 
-class IndexedImages:
+class Shown:
+    """Data sets that say what they are in a line, or on a card in a notebook."""
+
+    def __repr__(self: ImageData) -> str:
+        count = f"{len(self):,} images" if len(self) else "images"
+        return f"{type(self).__name__}({self.name}: {count})"
+
+    def _repr_html_(self: ImageData) -> str:
+        from faithscope.data.card import images_html
+
+        return images_html(self)
+
+
+class IndexedImages(Shown):
     """The base of data sets whose images can be read in any order, by position."""
 
     def __len__(self) -> int:
         raise NotImplementedError
+
+    @property
+    def sample_names(self) -> Sequence[str]:
+        """What the images are called, by position."""
+        return [str(position) for position in range(len(self))]
 
     def parts(self, size: int) -> list[list[int]]:
         """All positions in the order they are used, at most `size` together."""
@@ -109,7 +133,7 @@ class IndexedImages:
             yield from self.read_batches(positions)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TensorImages(IndexedImages):
     """Images in memory, normalised for the model: one tensor, or a list of several shapes."""
 
@@ -117,9 +141,15 @@ class TensorImages(IndexedImages):
     labels: Tensor | None = None
     name: str = "tensor"
     names: Sequence[str] | None = None
+    model: Model | None = None
 
     def __len__(self) -> int:
         return len(self.images)
+
+    @property
+    def sample_names(self) -> Sequence[str]:
+        """What the images are called, by position."""
+        return [str(name) for name in self.names or range(len(self))]
 
     def parts(self, size: int) -> list[list[int]]:
         """Positions of images of one shape together, in order."""
@@ -145,23 +175,23 @@ class TensorImages(IndexedImages):
         kept = [position for position, good in zip(positions, fine, strict=True) if good]
         images = images[torch.tensor(fine)]
         digests = image_digests(images)
-        names = self.names or range(len(self.images))
+        names = self.sample_names
         return Batch(
             images=images,
             labels=None if self.labels is None else self.labels[kept],
-            samples=tuple(str(names[position]) for position in kept),
+            samples=tuple(names[position] for position in kept),
             keys=digests,
             digests=digests,
             positions=tuple(kept),
             skipped=tuple(
-                Skipped(str(names[position]), NOT_FINITE)
+                Skipped(names[position], NOT_FINITE)
                 for position, good in zip(positions, fine, strict=True)
                 if not good
             ),
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LazyImages(IndexedImages):
     """Images of a data set, read and preprocessed for the model as they are needed.
 
@@ -180,35 +210,39 @@ class LazyImages(IndexedImages):
     def __len__(self) -> int:
         return len(self.samples)
 
+    @property
+    def sample_names(self) -> Sequence[str]:
+        """What the images are called, by position."""
+        return self.samples
+
     def read_batches(self, positions: Sequence[int]) -> list[Batch]:
         """Images of one shape together; one that cannot be read is left out and named."""
-        by_shape: dict[tuple[int, ...], list[tuple[int, Tensor, int | None]]] = {}
+        by_shape: dict[tuple[int, ...], list[tuple[int, Tensor, Photo | None, int | None]]] = {}
         skipped = []
         for position in positions:
             found = self._image(position)
             if isinstance(found, Skipped):
                 skipped.append(found)
                 continue
-            image, label = found
-            by_shape.setdefault(tuple(image.shape), []).append((position, image, label))
+            by_shape.setdefault(tuple(found[0].shape), []).append((position, *found))
         batches = []
         for items in by_shape.values() or [[]]:
-            places = [position for position, _, _ in items]
+            places = [position for position, *_ in items]
             samples = tuple(self.samples[position] for position in places)
-            known = [label for _, _, label in items if label is not None]
+            known = [label for *_, label in items if label is not None]
             labels = None
             if len(known) == len(items) and (items or self.labels is not None):
                 labels = torch.tensor(known, dtype=torch.int64)
-            images = (
-                torch.stack([image for _, image, _ in items]) if items else torch.empty(0, 3, 1, 1)
-            )
+            images = torch.stack([item[1] for item in items]) if items else torch.empty(0, 3, 1, 1)
             digests = image_digests(images)
             names = (samples, samples if self.named else digests, digests)
-            batches.append(Batch(images, labels, *names, tuple(places), tuple(skipped)))
+            photos = tuple(photo for *_, photo, _ in items)
+            batches.append(Batch(images, labels, *names, tuple(places), tuple(skipped), photos))
             skipped = []
         return batches
 
-    def _image(self, position: int) -> tuple[Tensor, int | None] | Skipped:
+    def _image(self, position: int) -> tuple[Tensor, Photo | None, int | None] | Skipped:
+        """An image, rows and columns of the picture it was made of, and its label, if any."""
         label = None if self.labels is None else self.labels[position]
         try:
             found = self.read(position)
@@ -229,15 +263,21 @@ class LazyImages(IndexedImages):
             return Skipped(self.samples[position], reason)
         if not torch.isfinite(image).all():
             return Skipped(self.samples[position], NOT_FINITE)
-        return image, label
+        photo = (found.height, found.width) if isinstance(found, Image.Image) else None
+        return image, photo, label
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ShuffledImages(IndexedImages):
     """Another data set in random order, by seed."""
 
     data: LazyImages | TensorImages
     seed: int
+
+    @property
+    def model(self) -> Model | None:
+        """Whose input the images are."""
+        return self.data.model
 
     @property
     def name(self) -> str:
@@ -246,6 +286,11 @@ class ShuffledImages(IndexedImages):
 
     def __len__(self) -> int:
         return len(self.data)
+
+    @property
+    def sample_names(self) -> Sequence[str]:
+        """What the images are called, by position."""
+        return self.data.sample_names
 
     def parts(self, size: int) -> list[list[int]]:
         """Positions in random order."""
@@ -267,8 +312,8 @@ def in_random_order(data: ImageData, seed: int) -> ImageData:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class LoaderImages:
+@dataclass(frozen=True, eq=False, repr=False)
+class LoaderImages(Shown):
     """Batches from a DataLoader or any iterable of images or (images, labels)."""
 
     loader: Iterable[Any]
@@ -392,7 +437,7 @@ def given_labels(labels: Any, count: int) -> Tensor | None:
     if numbers.shape != (count,):
         raise FaithscopeError(
             f"labels must hold one class number for each of the {count} images, got shape "
-            f"{list(numbers.shape)}."
+            f"{list(numbers.shape)}: where several are true, give the one to judge by."
         )
     return numbers
 
@@ -443,7 +488,7 @@ def bundled_images(
     images = torch.stack([preprocess(model, Image.fromarray(tiles[place])) for place in chosen])
     fits = model.classes is not None and list(model.classes) == card["classes"]
     names = [str(place) for place in chosen]  # in the whole: a subset keeps its images' names
-    return TensorImages(images, labels[chosen] if fits else None, f"bundled:{name}", names)
+    return TensorImages(images, labels[chosen] if fits else None, f"bundled:{name}", names, model)
 
 
 def _one_of(count: int, place: str) -> list[int]:

@@ -84,10 +84,10 @@ def picture_rows(
     rows: list[tuple[str, str, str, int, int, bytes]] = []
     for place, photograph in enumerate(photographs(images, mean, std)):
         sample = samples[place]
-        kind, small = _small(photograph)
-        rows.append((sample, "", kind, small.height, small.width, _encoded(small, kind)))
+        kind, small, file = thumbnail(photograph)
+        rows.append((sample, "", kind, small.height, small.width, file))
         for method, values in maps.items():
-            kind, scaled = scale_map(values[place].double().cpu().numpy())
+            kind, scaled = scale_map(values[place].cpu().double().numpy())
             signed = kind == "signed"
             content = (128 + 127 * scaled if signed else 255 * scaled).round().astype(np.uint8)
             rows.append((sample, method, kind, *content.shape, content.tobytes()))
@@ -96,13 +96,13 @@ def picture_rows(
     return dict(zip(names, map(list, columns), strict=True))
 
 
-def _small(photograph: Array) -> tuple[str, Image.Image]:
+def thumbnail(photograph: Array) -> tuple[str, Image.Image, bytes]:
+    """A small picture of [H, W, 3] in 0…1: the format of its file, itself, and the file."""
     image = Image.fromarray((255 * photograph).round().astype(np.uint8))
     image.thumbnail((IMAGE_SIDE, IMAGE_SIDE), Image.Resampling.LANCZOS)
-    return "png" if max(image.size) <= CRISP_SIDE else "jpeg", image
-
-
-def _encoded(image: Image.Image, kind: str) -> bytes:
+    kind, options = "jpeg", {"quality": 85}
+    if max(image.size) <= CRISP_SIDE:
+        kind, options = "png", {"optimize": True}
     buffer = BytesIO()
-    image.save(buffer, kind, **({"optimize": True} if kind == "png" else {"quality": 85}))
-    return buffer.getvalue()
+    image.save(buffer, kind, **options)
+    return kind, image, buffer.getvalue()

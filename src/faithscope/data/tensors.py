@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from faithscope.errors import FaithscopeError, shown
+from faithscope.models.device import as_float64
 
 _NOT_OF_TORCH = {"uint16": torch.int64, "uint32": torch.int64, "uint64": torch.float64}
 """Types that torch stores and does not compute with."""
@@ -39,7 +40,7 @@ def as_numbers(values: Any, what: str = "The values") -> Tensor:
     >>> as_numbers(np.array([2, 1], dtype=np.uint8)).diff()
     tensor([-1.], dtype=torch.float64)
     """
-    return as_tensor(values, what).to(torch.float64)
+    return as_float64(as_tensor(values, what))
 
 
 def common_type(*values: Any) -> torch.dtype:

@@ -11,9 +11,10 @@ from faithscope.methods.method import (
     register_method,
     resolve_methods,
 )
+from faithscope.methods.trial import Trial, check_methods, try_methods
 
 # Importing a file registers its methods; the order here is the order in tables.
-from faithscope.methods import gradient, attention, lrp, conservative, random, text  # noqa: F401  # isort: skip
+from faithscope.methods import gradient, cam, attention, lrp, conservative, random, text  # noqa: F401  # isort: skip
 
 __all__ = [
     "METHODS",
@@ -21,10 +22,13 @@ __all__ = [
     "Layer",
     "Method",
     "MethodLike",
+    "Trial",
+    "check_methods",
     "explain_batch",
     "explain_images",
     "layer_method",
     "method",
     "register_method",
     "resolve_methods",
+    "try_methods",
 ]

@@ -58,7 +58,7 @@ def conservative_lrp(
         return product.sum(1)
     if at == "patches":
         return product.flatten(2).sum(1).reshape(-1, rows, columns)
-    return product.sum(-1)[:, evidence.prefix_tokens :].reshape(-1, rows, columns)
+    return product.sum(-1).flatten(1)[:, evidence.prefix_tokens :].reshape(-1, rows, columns)
 
 
 def conservative_gradient(evidence: Evidence, *, norm: str, activation: str) -> Tensor:
@@ -157,7 +157,7 @@ class Simplified(TorchFunctionMode):
     def _multi_head(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """torch's own multi-head attention, written out by a tape, its attention constant."""
+        """Torch's own multi-head attention, written out by a tape, its attention constant."""
         tape = Tape()
         for tensor in dict.fromkeys(args[:3]):
             tape.root(tensor)
@@ -185,9 +185,9 @@ class Simplified(TorchFunctionMode):
             made: Tensor = func(*args, **kwargs)
             size = values.detach().norm(dim=kwargs.get("dim", 1), keepdim=True)
             return values / size.clamp_min(1e-12) if size.shape[-1] == 1 else made
-        names = ("input", "normalized_shape", "weight", "bias", "eps")
+        names = ["input", "normalized_shape", "weight", "bias", "eps"]
         if name == "rms_norm":
-            names = ("input", "normalized_shape", "weight", "eps")
+            names.remove("bias")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         if len(given["normalized_shape"]) != 1:
             raise FaithscopeError("conservative_lrp knows norms over channels only.")
@@ -203,7 +203,8 @@ class Simplified(TorchFunctionMode):
             scaled = (values - (mean.detach() if self.norm == "mean_std" else mean)) / spread
         if given.get("weight") is not None:
             scaled = scaled * given["weight"]
-        return scaled if given.get("bias") is None else scaled + given["bias"]
+        shifted: Tensor = scaled if given.get("bias") is None else scaled + given["bias"]
+        return shifted
 
     def _activate(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]

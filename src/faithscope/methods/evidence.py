@@ -55,10 +55,11 @@ _NEED_OF = {
 class Trace:
     """What one forward pass, and one backward pass where gradients are needed, left behind.
 
-    Of every attention module and of every block what it got and gave, of the last block also what
-    left (`stream`); tokens are [B, N, D], first block first. `stem` and `head` are tapes from the
-    images to `entered`, what enters the first block, and from the last block to the logits. `readout` [B, N] are the
-    weights with which the head reads tokens, the first `prefix_tokens` of which are no patches.
+    Of every attention module and of every block what it got and gave; tokens are [B, N, D], or
+    [B, H, W, D] in a grid, first block first. `stem` and `head` are tapes from the images to
+    `entered`, what enters the first block, and from the last block to the logits. `readout` [B, N]
+    are the weights with which the head reads tokens, of which `prefix_tokens` are no patches, or
+    why they are not known.
     """
 
     logits: Tensor
@@ -67,7 +68,7 @@ class Trace:
     block_calls: tuple[Call, ...] = ()
     stream_gradients: tuple[Tensor, ...] = ()
     input_gradient: Tensor | None = None
-    readout: Tensor | None = None
+    readout: Tensor | FaithscopeError | None = None
     prefix_tokens: int = 0
     stem: Tape | None = None
     entered: Tensor | None = None
@@ -132,11 +133,11 @@ class Layer:
 
     def stream(self, side: str = "input") -> Tensor:
         """The tokens that enter the block, or leave it (side="output"), [B, N, D]."""
-        return self.evidence.tensors("stream")[self._place(side)]
+        return self.evidence.tensors("stream")[self._place(side)].flatten(1, -2)
 
     def stream_gradient(self, side: str = "input") -> Tensor:
         """Gradient of the target logit at those tokens, [B, N, D]."""
-        return self.evidence.tensors("stream_gradients")[self._place(side)]
+        return self.evidence.tensors("stream_gradients")[self._place(side)].flatten(1, -2)
 
     def _place(self, side: str) -> int:
         return self.index + (choose("side of a block", side, ("input", "output")) == "output")
@@ -171,7 +172,11 @@ class Evidence:
     @property
     def readout(self) -> Tensor:
         """The weights with which the head reads the tokens, [B, N]."""
-        return self.tensor("readout")
+        found = self._part("readout")
+        if isinstance(found, FaithscopeError):
+            raise found
+        weights: Tensor = found
+        return weights
 
     @property
     def prefix_tokens(self) -> int:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,9 @@ from faithscope.methods.evidence import Evidence
 from faithscope.methods.method import Method, as_maps
 from faithscope.methods.trace import gather
 from faithscope.models import Model, converted, undisturbed
+from faithscope.models.device import device_for, float64_device, without_autocast
 from faithscope.models.memory import OUT_OF_MEMORY, halve
+from faithscope.perturb import to_grids
 
 Draw = tuple[Method, int]
 
@@ -79,16 +82,17 @@ def explain_batch(
 
     Evidence is gathered in the model's own type, and once more in float64 if that is another and a
     method reads relevance. Without a target the predicted class is explained, as the model predicts
-    it in its own type.
+    it in its own type. What needs float64 runs on the CPU if the images' device has none, and all
+    maps are there then.
 
     Returns:
-        One tensor of maps per pair, [B, H, W] or [B, h, w], detached.
+        One tensor of maps per pair, [B, H, W] or coarser [B, h, w], detached.
     """
     maps: dict[int, Tensor] = {}
     with (
         _ONE_AT_A_TIME,
         torch.inference_mode(False),
-        torch.autocast(images.device.type, enabled=False),
+        without_autocast(images.device.type),
         _repeatable(images.device),
         undisturbed(model.module),
     ):
@@ -97,13 +101,21 @@ def explain_batch(
                 continue
             chosen = [methods[place] for place in group]
             needs = frozenset[str]().union(*(method.needs for method, _ in chosen))
+            place = device_for(dtype, images.device)
             with _in_type(model, dtype):
                 evidence = gather(
-                    model, images, target, needs, keys=keys, seed=seed, batch_size=batch_size
+                    model,
+                    images.to(place),
+                    None if target is None else target.to(place),
+                    needs,
+                    keys=keys,
+                    seed=seed,
+                    batch_size=batch_size,
                 )
                 target = evidence.target
                 maps |= zip(group, _explain(evidence, chosen), strict=True)
-    return [maps[place] for place in range(len(methods))]
+    home = float64_device(images.device)
+    return [maps[index].to(home) for index in range(len(methods))]
 
 
 def _repeatable(device: torch.device) -> AbstractContextManager[None]:
@@ -145,8 +157,21 @@ def _walk_layers(evidence: Evidence, methods: Sequence[Method]) -> dict[str, Ten
     rows = {method.label: evidence.readout for method in methods}
     for layer in evidence.layers() if methods else ():
         for method in methods:
-            rows[method.label] = method.function(rows[method.label], layer, **method.arguments)
+            made = method.function(rows[method.label], layer, **method.arguments)
+            rows[method.label] = _checked_row(made, evidence, method)
     return rows
+
+
+def _checked_row(row: Any, evidence: Evidence, method: Method) -> Tensor:
+    """What a step over the blocks gave; what is no row of tokens is refused."""
+    expected = list(evidence.readout.shape)
+    if not isinstance(row, Tensor) or list(row.shape) != expected:
+        kind = list(row.shape) if isinstance(row, Tensor) else type(row).__name__
+        raise FaithscopeError(
+            f"The step of the method '{method.label}' must return the next row, a tensor "
+            f"{expected}, got {kind}."
+        )
+    return row
 
 
 def _row_to_map(evidence: Evidence, row: Tensor, method: Method) -> Tensor:
@@ -155,13 +180,13 @@ def _row_to_map(evidence: Evidence, row: Tensor, method: Method) -> Tensor:
 
 
 def _checked_shape(maps: Tensor, evidence: Evidence, method: Method) -> Tensor:
+    """One map per image, of the image's size or coarser; exactly as declared, but of "any" size."""
     batch, _, height, width = evidence.images.shape
-    grid = evidence.model.grid(height, width)
-    allowed = [[batch, height, width]] + ([[batch, *grid]] if grid else [])
-    if list(maps.shape) not in allowed:
-        shapes = " or ".join(map(str, allowed))
-        raise FaithscopeError(
-            f"The method '{method.label}' returned maps of shape {list(maps.shape)}; expected "
-            f"{shapes}."
-        )
+    size, grid = (height, width), evidence.model.grid(height, width)
+    what = f"The maps that the method '{method.label}' returned"
+    if method.granularity == "any":
+        return to_grids(maps, batch, size, grid, what)
+    if tuple(maps.shape) not in [(batch, *held) for held in (size, grid) if held]:
+        allowed = " or ".join(str([batch, *held]) for held in (size, grid) if held)
+        raise FaithscopeError(f"{what} have shape {list(maps.shape)}; expected {allowed}.")
     return maps

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from captum.attr import IntegratedGradients
 from torch import Tensor
 
 from faithscope.errors import FaithscopeError
@@ -45,6 +44,8 @@ def integrated_gradients(
 
     .. math:: \sum_c x_c \int_0^1 \frac{\partial f_t(\alpha x)}{\partial x_c} d\alpha
     """
+    from captum.attr import IntegratedGradients
+
     least = 2 if rule == "riemann_trapezoid" else 1
     if steps < least:
         raise FaithscopeError(

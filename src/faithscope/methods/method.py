@@ -7,17 +7,20 @@ function); what several methods need is gathered once (trace.py) and shared (exp
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from itertools import count
+from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
-from faithscope.models import Model
+from faithscope.models import Model, ViTView
+from faithscope.models.device import as_float64
+from faithscope.models.layers import propose_layer
 from faithscope.registry import (
     Registry,
     as_list,
@@ -48,9 +51,9 @@ METHODS: Registry[Method] = Registry(
 class Method:
     """An explanation method and its traits.
 
-    `function` maps Evidence to maps [B, H, W] (granularity "pixel") or [B, h, w] ("patch"), or
-    TokenEvidence to scores [B, T] ("token"); with `by_layer` it is instead a step (row [B, N],
-    Layer) -> row over the blocks, last first.
+    `function` maps Evidence to maps [B, H, W] (granularity "pixel"), [B, h, w] ("patch") or what
+    `perturb.to_grids` reads ("any"), or TokenEvidence to scores [B, T] ("token"); with `by_layer`
+    it is instead a step (row [B, N], Layer) -> row over the blocks, last first.
     """
 
     name: str
@@ -64,6 +67,8 @@ class Method:
     summary: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     traits: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda options: {}
+    suits: Callable[[Model], None] = lambda model: None
+    """Refuses a model that it is not for."""
     fingerprint: str = ""
     """A hash of the file that it comes from, if that is somebody's own."""
 
@@ -120,17 +125,43 @@ class Method:
         return not self.is_random
 
     def __call__(self, evidence: Any) -> Tensor:
-        """The maps of a batch."""
-        return self.function(evidence, **self.arguments)
+        """The maps of a batch, or its scores by token [B, T]; what are none is refused."""
+        kind = METHODS.of(self.modality).kind
+        made = as_maps(self.function(evidence, **self.arguments), self.label, kind)
+        expected = getattr(evidence, "tokens", None)
+        if expected is not None and made.shape != expected:
+            raise FaithscopeError(
+                f"The {kind} '{self.label}' gave scores of shape {list(made.shape)}: expected one "
+                f"for each token, {list(expected)}."
+            )
+        return made
 
     def check(self, model: Model, images: Tensor) -> None:
         """Refuse a model, and images [..., H, W], that lack what the method needs to see."""
         by = f"The method '{self.label}'"
+        self.suits(model)
         if self.needs - {"gradient"}:
-            vit = model.require_vit(by)
+            vit = self._require_vit(model, images)
             model.require_grid(images, by)
             if self.needs - {"gradient", "attention", "attention_gradient"}:
                 vit.require_blocks(by)
+        elif self.granularity == "patch":
+            model.require_grid(images, by)
+
+    def _require_vit(self, model: Model, images: Tensor) -> ViTView:
+        """The ViT view, or an error, which proposes a layer if the method can read one instead."""
+        try:
+            return model.require_vit(f"The method '{self.label}'")
+        except FaithscopeError as error:
+            layer = propose_layer(model, images) if "layer" in self.defaults else None
+            if layer is None:
+                raise
+            other = self.with_options(layer=layer).label
+            raise FaithscopeError(
+                f"The method '{self.label}' without a layer needs a stack of attention blocks, but "
+                f"{model.vit}: name a layer, as {other}.",
+                reason=error.reason,
+            ) from None
 
     def with_options(self, **options: Any) -> Method:
         """The same method with these options; one that it does not have is refused."""
@@ -201,6 +232,8 @@ def _register(
             reads = (
                 listed(needs(**options), "kinds of evidence") if callable(needs) else fixed or ()
             )
+        except FaithscopeError:
+            raise
         except Exception as error:
             raise FaithscopeError(
                 f"The traits of '{name}' cannot be read off its options "
@@ -245,15 +278,32 @@ def function_options(function: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
-def method(name: str, *, modality: str = "image", **options: Any) -> Method:
+class Attributes(Protocol):
+    """An object of captum: an attribution class with the user's module or function in it."""
+
+    attribute: Callable[..., Any]
+
+
+MethodLike = str | Method | Attributes | Callable[..., Any]
+"""A name, a method, an object of captum or pytorch-grad-cam, or a function (module, images,
+target) -> maps."""
+
+
+def method(name: str | Attributes, *, modality: str = "image", **options: Any) -> Method:
     """Make a method from its name (or text like ``rollout(start_layer=1)``) and options.
+
+    In the place of a name may stand an object of captum; its options are those of `attribute`.
 
     >>> from faithscope.methods import method
     >>> method("rollout", start_layer=1).label
     'rollout(start_layer=1)'
     """
     choose("modality", modality, MODALITIES)
-    name, in_text = parse_spec(name)
+    if _is_of_captum(name) and modality == "image":
+        from faithscope.methods.captum import captum_object
+
+        return captum_object(name, options)
+    name, in_text = parse_spec(name)  # type: ignore[arg-type]  # what is no text is refused
     options = {**in_text, **options}
     if name.startswith("captum:") and modality == "image":
         from faithscope.methods.captum import captum_method
@@ -266,21 +316,53 @@ def method(name: str, *, modality: str = "image", **options: Any) -> Method:
     return METHODS.of(modality)[name].with_options(**options)
 
 
-MethodLike = str | Method | Callable[[nn.Module, Tensor, Tensor], Tensor]
-
-
-def as_maps(made: Any, name: str) -> Tensor:
+def as_maps(made: Any, name: str, kind: str = "method") -> Tensor:
     """What a method gave, as floating-point numbers; what are none is refused."""
-    maps = as_tensor(made, f"What the method '{name}' gives").detach()
-    return maps if maps.is_floating_point() else maps.to(torch.float64)
+    maps = as_tensor(made, f"What the {kind} '{name}' gives").detach()
+    return maps if maps.is_floating_point() else as_float64(maps)
 
 
-def callable_method(function: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Method:
+def _is_of_captum(item: Any) -> bool:
+    """Whether something is an object of captum, or of a class that inherits from one."""
+    return _is_of("captum", item) and hasattr(item, "attribute")
+
+
+def _is_of(package: str, item: Any) -> bool:
+    """Whether the class of something, or one that it inherits from, is of a package."""
+    return any(held.__module__.partition(".")[0] == package for held in type(item).__mro__)
+
+
+def live_method(item: Any) -> Method:
+    """Wrap an object of captum or pytorch-grad-cam, or a function."""
+    if _is_of_captum(item):
+        return method(item)
+    if _is_of("pytorch_grad_cam", item):
+        from faithscope.methods.cams import cam_method
+
+        return cam_method(item)
+    return callable_method(item)
+
+
+def _numbered(made: Method, taken: Container[str]) -> Method:
+    """The same with a number after its name, from 2 on, where its label is taken."""
+    names = (f"{made.name} {number}" for number in count(2))
+    return (
+        made
+        if made.label not in taken
+        else next(
+            other
+            for other in (replace(made, name=name) for name in names)
+            if other.label not in taken
+        )
+    )
+
+
+def callable_method(function: Callable[..., Any]) -> Method:
     """Wrap a user's ``function(module, images, target) -> maps``."""
 
     def call(evidence: Evidence) -> Tensor:
         maps: Any = function(evidence.model.module, evidence.images, evidence.target)
-        return as_maps(maps, name).to(evidence.images.device)
+        return as_maps(maps, name)
 
     name = str(getattr(function, "__name__", type(function).__name__))
     return Method(name, call, summary="your own function")
@@ -295,7 +377,9 @@ def resolve_methods(
     """
     registry = METHODS.of(modality)
     resolved: list[Method] = []
-    for item in as_list(registry.kind, methods, (str, Method)):
+    objects: list[Any] = []
+    alone = _is_of_captum(methods)
+    for item in [methods] if alone else as_list(registry.kind, methods, (str, Method)):
         if isinstance(item, Method) and item.modality == modality:
             resolved.append(item)
         elif isinstance(item, str) and item in ("all", "registered"):
@@ -303,8 +387,11 @@ def resolve_methods(
             resolved += [entry for entry in known if entry.in_papers or item == "registered"]
         elif isinstance(item, str):
             resolved.append(method(item, modality=modality))
-        elif callable(item) and modality == "image" and not isinstance(item, Method):
-            resolved.append(callable_method(item))
+        elif (callable(item) or _is_of_captum(item)) and modality == "image":
+            made, taken = live_method(item), {other.label for other in resolved}
+            is_new = all(item is not other for other in objects)
+            resolved.append(_numbered(made, taken) if is_new else made)
+            objects.append(item)
         else:
             raise FaithscopeError(
                 f"A {registry.kind} is a name, a Method or a function, got {shown(item)}."

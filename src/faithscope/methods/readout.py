@@ -15,7 +15,7 @@ from torch import Tensor
 
 from faithscope.errors import FaithscopeError
 from faithscope.models import ViTView
-from faithscope.models.tape import Tape
+from faithscope.models.tape import Tape, by_token
 
 EQUAL = 1e-5
 """How far gradients may be apart, relative to the largest, to count as the same."""
@@ -42,24 +42,26 @@ def find_readout(
     Returns:
         Weights [B, N] that sum to 1.
     """
-    found = [gradient for gradient in gradients if gradient is not None]
     tokens = head.roots[0]
-    kind = _kind(found[-1], prefix) if found else ""
-    if kind == "nothing" or not found:  # a head of zeros reads nothing
+    found = [by_token(gradient, tokens) for gradient in gradients if gradient is not None]
+    count = tokens[0, ..., 0].numel()
+    last = found[-1] if found else None
+    kind = "nothing" if last is None else _kind(last, prefix)
+    if kind == "nothing":  # a head of zeros reads nothing
         kind = vit.readout or vit.hint or "class"
-    pool = _pool(head, tokens.shape[1], prefix)
+    pool = _pool(head, count, prefix)
     if not kind and pool is not None:
         kind = "attention"
-    if not kind or (vit.readout is not None and kind != vit.readout):
-        raise _refused(found[-1], kind, vit.readout, name, prefix)
-    weights = torch.zeros(tokens.shape[:2], dtype=dtype, device=tokens.device)
+    if last is not None and (not kind or (vit.readout is not None and kind != vit.readout)):
+        raise _refused(last, kind, vit.readout, name, prefix)
+    weights = torch.zeros(len(tokens), count, dtype=dtype, device=tokens.device)
     if kind == "class":
         weights[:, 0] = 1
     elif kind == "attention" and pool is not None:
         weights = pool.to(dtype)
     else:
         first = 0 if kind == "all" else prefix
-        weights[:, first:] = 1 / (tokens.shape[1] - first)
+        weights[:, first:] = 1 / (count - first)
     return weights
 
 
@@ -87,14 +89,15 @@ def _kind(gradient: Tensor, prefix: int) -> str:
 
 
 def _pool(head: Tape, tokens: int, prefix: int) -> Tensor | None:
-    """What the one attention in the head pays each token, mean over heads and queries: [B, N].
+    """What the one query of the one attention in the head pays each token, mean over heads: [B, N].
 
     It may look at all tokens, or at the patches alone.
     """
-    pools = [seen.probabilities for seen in head.attentions]
-    if len(pools) != 1 or pools[0].shape[-1] not in (tokens, tokens - prefix):
+    pools = [seen.probabilities.detach() for seen in head.attentions]
+    shapes = [(1, tokens), (1, tokens - prefix)]
+    if len(pools) != 1 or tuple(pools[0].shape[-2:]) not in shapes:
         return None
-    paid = pools[0].detach().flatten(1, -2).mean(1)
+    paid = pools[0].mean(1)[:, 0]
     return F.pad(paid, (tokens - paid.shape[1], 0))
 
 

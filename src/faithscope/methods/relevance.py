@@ -186,6 +186,11 @@ class Descent:
     _pixels: set[int] = field(default_factory=set)
     """Images, normalised perhaps: tensors whose convolution follows the rule of pixels."""
 
+    @property
+    def images(self) -> int:
+        """How many images there are."""
+        return len(self.tape.roots[0])
+
     def run(
         self, output: Tensor, relevance: Tensor, root: Tensor, *, pixels: bool = False
     ) -> Tensor:
@@ -226,6 +231,8 @@ class Descent:
             self._deliver(node.inputs[0], relevance, node.kind, side=side)
         elif node.kind == "sum":
             self._share(node, relevance)
+        elif node.kind == "both sides":
+            self._turn(node, relevance)
         elif node.kind == "gate":
             for tensor in node.inputs:
                 self._deliver(tensor, relevance / 2, "gate")
@@ -237,15 +244,10 @@ class Descent:
     def _share(self, node: Node, relevance: Tensor) -> None:
         """Both operands of a sum; two linear layers that are added are one."""
         first, second = _operands(node)
-        makers = [self.tape.maker(tensor) for tensor in node.inputs]
-        joint = [made for made in makers if made is not None and made.kind == "linear"]
-        if len(node.inputs) == 2 and len(joint) == 2:
-            inputs = torch.cat([made.inputs[0].detach() for made in joint], dim=-1)
+        joint = self._added_layers(node)
+        if joint:
             weights = torch.cat([_known(made.weight) for made in joint], dim=-1)
-            found = linear_relevance(inputs, weights, relevance, self.rules)
-            sizes = [made.inputs[0].shape[-1] for made in joint]
-            for made, part in zip(joint, found.split(sizes, dim=-1), strict=True):
-                self._deliver(made.inputs[0], part, "linear")
+            self._through_layers(joint, weights, relevance)
             return
         shares = add_relevance(
             first.detach().expand_as(relevance),
@@ -257,6 +259,34 @@ class Descent:
             if self.tape.is_live(tensor):
                 self._deliver(tensor, share, "sum")
 
+    def _added_layers(self, node: Node) -> list[Node]:
+        """The linear layers of which a node is the sum; none if it is anything else."""
+        makers = [self.tape.maker(tensor) for tensor in node.inputs]
+        joint = [made for made in makers if made is not None and made.kind == "linear"]
+        return joint if node.kind == "sum" and len(node.inputs) == len(joint) == 2 else []
+
+    def _through_layers(self, layers: list[Node], weights: Tensor, relevance: Tensor) -> None:
+        """One linear layer on the inputs of several side by side."""
+        inputs = torch.cat([made.inputs[0].detach() for made in layers], dim=-1)
+        found = linear_relevance(inputs, weights, relevance, self.rules)
+        sizes = [made.inputs[0].shape[-1] for made in layers]
+        for made, part in zip(layers, torch.split(found, sizes, dim=-1), strict=True):
+            self._deliver(made.inputs[0], part, "linear")
+
+    def _turn(self, node: Node, relevance: Tensor) -> None:
+        """One logit of a linear layer w as two, -z and z: the rows -w and w of one layer."""
+        made = self.tape.maker(node.inputs[0])
+        while made is not None and made.kind in ("move", "pass") and len(made.inputs) == 1:
+            made = self.tape.maker(made.inputs[0])
+        if made is None:
+            raise self._no_rule(node)
+        layers = [made] if made.kind == "linear" else self._added_layers(made)
+        weights = [_known(layer.weight) for layer in layers]
+        if not layers or len(weights[0]) != 1 or layers[0].inputs[0].ndim != 2:
+            raise self._no_rule(made)
+        row = torch.cat(weights, dim=-1)
+        self._through_layers(layers, torch.cat([-row, row]), relevance)
+
     def _attend(self, node: Node, relevance: Tensor) -> None:
         """Probabilities and values, then queries and keys, half each."""
         seen = node.attention
@@ -266,7 +296,7 @@ class Descent:
         query, key, value, product, attention, mixed = (part.detach().to(kind) for part in parts)
         to_attention, to_value = product_relevance(attention, value, mixed, relevance)
         to_query, to_key = product_relevance(query, key.mT, product, to_attention)
-        self.cams.insert(0, to_attention)
+        self.cams.insert(0, to_attention.reshape(self.images, -1, *to_attention.shape[-2:]))
         for tensor, found, side in (
             (seen.query, to_query, True),
             (seen.key, to_key.mT, True),
@@ -337,10 +367,10 @@ class Descent:
                 self._pixels.add(id(node.output))
 
     def _no_rule(self, node: Node) -> FaithscopeError:
+        what = f"{self.where} uses '{node.name}', for which relevance has no rule"
         return FaithscopeError(
-            f"{self.where} uses '{node.name}', for which relevance has no rule: choose methods "
-            "that read only attention or gradients.",
-            reason=f"{self.where} uses '{node.name}', for which relevance has no rule",
+            f"{what[0].upper()}{what[1:]}: choose methods that read only attention or gradients.",
+            reason=what,
         )
 
 

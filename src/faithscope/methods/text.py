@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from faithscope.methods.method import Method, method, register_method
 
@@ -35,6 +35,12 @@ class TokenEvidence:
     """[B, T] statistics of the training split for the word at each position."""
     uniform: Tensor | None = None
     """[B, T] random numbers in [0, 1)."""
+
+    @property
+    def tokens(self) -> Size | None:
+        """How many texts and tokens there are, [B, T]; None where nothing is known of them."""
+        held = (self.embeddings, self.attention, self.gradient, self.word_scores, self.uniform)
+        return next((part.shape[:2] for part in held if part is not None), None)
 
 
 def register_measure(

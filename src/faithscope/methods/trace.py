@@ -21,7 +21,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
 from faithscope.methods.readout import find_readout
 from faithscope.models import Model, ViTView
-from faithscope.models.tape import Call, Tape, first_tensor
+from faithscope.models.tape import Call, Tape, by_token, first_tensor
 
 _OF_ATTENTION = frozenset({"attention", "attention_gradient"})
 _OF_STREAM = frozenset({"stream", "stream_gradient", "relevance", "tapes"})
@@ -61,9 +61,12 @@ def gather(
             target = logits.detach().argmax(-1)
         gradients = _backward(model, logits, target, inputs, record, needs)
         read = gradients.pop("readout")
-        readout = None
+        readout: Tensor | FaithscopeError | None = None
         if vit is not None:
-            readout = find_readout(read, record.head, vit, model.name, prefix, images.dtype)
+            try:
+                readout = find_readout(read, record.head, vit, model.name, prefix, images.dtype)
+            except FaithscopeError as error:
+                readout = error  # for those that need to know it
     trace = record.trace(logits, needs, readout=readout, prefix_tokens=prefix, **gradients)
     return Evidence(model, images, target, keys, seed, batch_size=batch_size, trace=trace)
 
@@ -172,7 +175,7 @@ class Record:
         return [
             tensor
             for tensor in (root, *made)
-            if tensor.requires_grad and tensor.ndim == 3 and tensor.shape[:2] == root.shape[:2]
+            if tensor.requires_grad and by_token(tensor, root) is not None
         ]
 
     def trace(self, logits: Tensor, needs: frozenset[str], **found: Any) -> Trace:
@@ -292,7 +295,8 @@ def _check(
     prefix: int | None = vit.prefix_tokens or 0
     for index, call in enumerate((*record.attention.values(), *record.blocks.values())):
         tokens = call.tokens
-        prefix = vit.count_prefix(tokens.shape[1], rows * columns) if tokens.ndim == 3 else None
+        count = tokens[0, ..., 0].numel() if tokens.ndim in (3, 4) else 0
+        prefix = vit.count_prefix(count, rows * columns)
         if prefix is None:
             name = vit.attentions[index % depth].name
             known = "" if vit.prefix_tokens is None else f"{vit.prefix_tokens} prefix + "

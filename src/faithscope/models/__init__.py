@@ -1,9 +1,11 @@
 """Adapters over unmodified timm, Hugging Face, torchvision and custom modules."""
 
 from faithscope.models.attention import AttentionView
+from faithscope.models.device import choose_device
 from faithscope.models.model import Model, PassCounter, cannot_run, converted, undisturbed
-from faithscope.models.sources import BUNDLE, SOURCES, as_model, choose_device, load_model, wrap
+from faithscope.models.sources import BUNDLE, SOURCES, as_model, load_model, wrap
 from faithscope.models.vit import ViTView
+from faithscope.models.zero_shot import zero_shot
 
 __all__ = [
     "BUNDLE",
@@ -19,4 +21,5 @@ __all__ = [
     "load_model",
     "undisturbed",
     "wrap",
+    "zero_shot",
 ]

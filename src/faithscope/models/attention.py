@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError
+from faithscope.models.hierarchy import describe_attention
 from faithscope.models.tape import Call, Tape
 
 QKV = tuple[Tensor, Tensor, Tensor]
@@ -50,7 +51,8 @@ class Seen:
         .. math:: G = \frac{\partial f}{\partial o} v^\top, \qquad o = A v
         """
         found = torch.autograd.grad(self.output, self.leaves, returned_gradient)
-        return torch.cat(found, dim=1)
+        images = len(self.attention)
+        return torch.cat([part.reshape(images, -1, *part.shape[-2:]) for part in found], dim=1)
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,15 @@ class AttentionView:
         tokens = call.tokens.detach()
         with torch.set_grad_enabled(gradient):
             seen = self._see(call, tokens) if self.qkv is None else self._compute(tokens)
-        shape, count = tuple(seen.attention.shape), tokens.shape[1]
+        shape, count = tuple(seen.attention.shape), tokens[0, ..., 0].numel()
         if shape[0] != len(tokens) or shape[2:] != (count, count):
             raise self._unknown(
                 f"its attention is {list(shape[-2:])} for {len(tokens)}×{count} tokens: it looks "
                 "at windows, or at fewer keys"
             )
         rows = (seen.attention.detach().sum(-1) - 1).abs().max()
-        off = deviation(seen.output, call.output, call.output.mean(dim=1, keepdim=True))
+        axes = tuple(range(1, call.output.ndim - 1))
+        off = deviation(seen.output, call.output, call.output.mean(dim=axes, keepdim=True))
         allowed = tolerance(seen.attention.dtype)
         if not (rows <= allowed and off <= tolerance(seen.output.dtype)):
             raise self._unknown(f"recomputed output off by {off:.1e}")
@@ -101,10 +104,27 @@ class AttentionView:
             )
         if not found:
             raise self._unknown("no softmax over tokens was seen in it")
-        if len({part.shape for part in found}) > 1 or any(part.ndim != 4 for part in found):
-            raise self._unknown("its attention has several shapes")
         self._check_tokens(call, tape)
-        return Seen(torch.cat(found, dim=1), output, tuple(found))
+        heads = [self._by_head(part, call) for part in found]
+        if len({part.shape for part in heads}) > 1:
+            raise self._unknown("its attention has several shapes")
+        return Seen(torch.cat(heads, dim=1), output, tuple(found))
+
+    def _by_head(self, found: Tensor, call: Call) -> Tensor:
+        """Probabilities as [B, heads, N, M], also of a module that has images and heads in one."""
+        images = len(call.tokens)
+        if found.ndim == 4:
+            return found
+        if found.ndim != 3 or len(found) % images:
+            raise self._unknown(f"its attention has the shape {list(found.shape)}")
+        with torch.no_grad():  # an image's heads must follow each other
+            other = call.tokens.detach().clone()
+            other[0] = other[0].roll(1, -1) + 1
+            again, _, _ = run_on_tape(self.module, call, other)
+        moved = (again.attentions[0].probabilities - found.detach()).abs().amax((1, 2)) > 0
+        if moved[len(found) // images :].any():
+            raise self._unknown("it mixes the images of a batch")
+        return found.reshape(images, -1, *found.shape[1:])
 
     def _check_tokens(self, call: Call, tape: Tape) -> None:
         """Where tokens and channels are equally many, make sure that it is tokens that are mixed.
@@ -116,7 +136,8 @@ class AttentionView:
                 continue
             with torch.no_grad():
                 other = call.tokens.detach().clone()
-                other[:, -1] += 1 + other[:, -1].abs()
+                last = other.view(len(other), -1, other.shape[-1])[:, -1]
+                last += 1 + last.abs()
                 again, _, _ = run_on_tape(self.module, call, other)
             moved = again.attentions[place].value[..., :-1, :] - seen.value[..., :-1, :]
             if moved.detach().abs().max() > 1e-3 * seen.value.detach().abs().max():
@@ -133,6 +154,7 @@ class AttentionView:
         return Seen(attention, self.project(mixed), (attention,))
 
     def _unknown(self, reason: str) -> FaithscopeError:
+        reason = describe_attention(self.module) or reason
         what = f"the attention module '{self.name}' does something faithscope does not know"
         return FaithscopeError(
             f"{what[0].upper()}{what[1:]} ({reason}): its attention cannot be trusted. Use methods "

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from faithscope.errors import FaithscopeError
+from faithscope.models.device import free_caches
 
 OUT_OF_MEMORY = (torch.OutOfMemoryError, RuntimeError, MemoryError)
 """What `halve` should be asked about."""
@@ -31,8 +32,7 @@ def halve(size: int, error: Exception) -> int:
             "Memory ran out on a single image: use a smaller model, a lower precision or "
             "another device."
         ) from None
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    free_caches()
     return size // 2
 
 

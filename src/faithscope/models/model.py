@@ -5,19 +5,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from faithscope.errors import FaithscopeError, shown
+from faithscope.errors import FaithscopeError, choose, shown
+from faithscope.models.device import device_for, has_float64
 from faithscope.models.memory import LESS, is_out_of_memory
 from faithscope.models.vit import ViTView
 
 Transform = Callable[[Image.Image], Tensor]
+OUTPUTS = ("softmax", "sigmoid")
+"""How logits become probabilities."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +32,8 @@ class Model:
     `transform` turns a PIL image into the model's input [C, H, W]; `mean` and `std` are its
     normalisation; `patch_size` is in pixels; `vit` is the view of its attention, or a sentence
     saying what was not found; `weights` says where its weights come from; `origin`, where its name
-    does not say it, what it was loaded from.
+    does not say it, what it was loaded from; `output` how its logits become probabilities: by the
+    "softmax", or each by its own "sigmoid".
     """
 
     module: nn.Module
@@ -41,11 +47,17 @@ class Model:
     vit: ViTView | str = ""
     weights: str = "as given"
     origin: str = ""
+    output: str = "softmax"
     _hashed: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         kind = "a ViT" if isinstance(self.vit, ViTView) else "not known as a ViT"
         return f"Model({self.name}, {self.input_size}, {kind}, weights {self.weights})"
+
+    def _repr_html_(self) -> str:
+        from faithscope.models.card import model_html
+
+        return model_html(self)
 
     def __deepcopy__(self, memo: object) -> Model:
         raise FaithscopeError(
@@ -89,8 +101,16 @@ class Model:
         return digest.hexdigest()
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """Run the model once on [B, C, H, W]; unwraps Hugging Face outputs, tuples and dicts."""
-        return unwrap_logits(self.module(inputs), len(inputs))
+        """Run the model once on [B, C, H, W]; unwraps Hugging Face outputs, tuples and dicts.
+
+        A single logit z, read by the sigmoid, is two: -z of class 0 and z of class 1.
+        """
+        return unwrap_logits(self.module(inputs), len(inputs), self.output)
+
+    def with_output(self, output: str | None) -> Model:
+        """The same module, read by "softmax" or "sigmoid"; None and "auto" change nothing."""
+        chosen = check_output(output)
+        return self if chosen is None else replace(self, output=chosen)
 
     def grid(self, height: int, width: int) -> tuple[int, int] | None:
         """Rows and columns of patches in an image of this size, where they are known to fit."""
@@ -104,10 +124,12 @@ class Model:
         grid = self.grid(height, width)
         if grid is None:
             known = self.patch_size and "×".join(map(str, self.patch_size))
+            reason = f"{needed_by} needs whole patches, but {self.name} has " + (
+                f"patches of {known} and images of {height}×{width}" if known else "none known"
+            )
             raise FaithscopeError(
-                f"{needed_by} needs whole patches, but {self.name} has "
-                + (f"patches of {known} and images of {height}×{width}" if known else "none known")
-                + ": give fs.wrap(module, patch_size=…) one that divides the image."
+                f"{reason}: give fs.wrap(module, patch_size=…) one that divides the image.",
+                reason=reason,
             )
         return grid
 
@@ -133,20 +155,66 @@ class Model:
     def to(self, device: str | torch.device) -> Model:
         """Move the module, in place as torch does; returns self."""
         try:
-            self.module.to(torch.device(device))
+            place = torch.device(device)
+            has_type = self.dtype != torch.float64 or has_float64(place)
+            if has_type:
+                self.module.to(place)
         except (TypeError, ValueError, RuntimeError, NotImplementedError):
             raise FaithscopeError(f"{self.name} cannot be moved to {shown(device)}.") from None
+        if not has_type:
+            raise FaithscopeError(
+                f"{self.name} is in float64, which the device '{place.type}' does not have: "
+                "convert it first, module.float()."
+            )
         return self
 
 
-def unwrap_logits(output: Any, count: int) -> Tensor:
-    """Find the logits [B, classes] in whatever a classifier returns for `count` inputs."""
+def check_output(output: str | None) -> str | None:
+    """How logits are to become probabilities; None, as "auto" is, if nothing is said."""
+    if output is None or (isinstance(output, str) and output == "auto"):
+        return None
+    return choose("output", output, OUTPUTS)
+
+
+def log_probabilities(logits: Tensor, output: str = "softmax") -> Tensor:
+    r"""Log-probability of every class, in at least float32.
+
+    .. math:: \log p_c = z_c - \log \sum_j e^{z_j} \quad \text{(softmax)}, \qquad
+        \log p_c = -\log(1 + e^{-z_c}) \quad \text{(sigmoid)}
+
+    Shapes: logits [..., classes] -> [..., classes].
+
+    >>> log_probabilities(torch.tensor([[-200.0, 0.0]]), "sigmoid")
+    tensor([[-200.0000,   -0.6931]])
+    """
+    values = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logsigmoid(values) if output == "sigmoid" else values.log_softmax(dim=-1)
+
+
+def both_sides(logit: Tensor) -> Tensor:
+    """One logit as those of two classes, for sigmoid(-z) = 1 - sigmoid(z): [B, 1] -> [B, 2].
+
+    Modes of torch see it as one operation, of which relevance has a rule.
+    """
+    if has_torch_function_unary(logit):
+        made: Tensor = handle_torch_function(both_sides, (logit,), logit)
+        return made
+    return torch.cat([-logit, logit], dim=1)
+
+
+def unwrap_logits(output: Any, count: int, read_by: str = "softmax") -> Tensor:
+    """Find the logits [B, classes] in whatever a classifier returns for `count` inputs.
+
+    One logit z an input, [B] or [B, 1], read by the sigmoid, is two classes: (-z, z).
+    """
     if isinstance(output, dict) and "logits" in output:
         output = output["logits"]
     elif hasattr(output, "logits"):
         output = output.logits
     elif isinstance(output, Sequence) and output:
         output = output[0]
+    if isinstance(output, Tensor) and output.ndim < 2 and output.numel() == count:
+        output = output.reshape(count, 1)
     if not isinstance(output, Tensor) or output.ndim != 2:
         shape = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise FaithscopeError(
@@ -162,10 +230,13 @@ def unwrap_logits(output: Any, count: int) -> Tensor:
         raise FaithscopeError(
             f"The model returned {len(output)} answers to {count} images: it must answer each."
         )
+    if output.shape[1] == 1 and read_by == "sigmoid":
+        return both_sides(output)
     if output.shape[1] < 2:
         raise FaithscopeError(
-            "The model has one output, whose softmax is always 1: wrap it so that it returns "
-            "logits of at least two classes."
+            "The model has one output, whose softmax is always 1: if it is the logit of class 1, "
+            "say output='sigmoid' (fs.wrap(module, output='sigmoid'), --output sigmoid), else wrap "
+            "it so that it returns logits of at least two classes."
         )
     return output
 
@@ -183,6 +254,7 @@ def cannot_run(model: Model, inputs: Tensor, error: Exception) -> FaithscopeErro
 def undisturbed(module: nn.Module) -> Iterator[None]:
     """Evaluation mode without parameter gradients inside; training flags and the rest as before.
 
+    Objects of pytorch-grad-cam, which keep what every pass shows them, see none of these passes.
     Hooks that are registered inside must be removed by whoever registers them.
     """
     training = [(child, child.training) for child in module.modules()]
@@ -191,7 +263,8 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
     for parameter in needing:
         parameter.requires_grad_(False)
     try:
-        yield
+        with _unwatched(module):
+            yield
     finally:
         for child, flag in training:
             child.training = flag
@@ -200,8 +273,30 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def _unwatched(module: nn.Module) -> Iterator[None]:
+    """Take off the hooks of pytorch-grad-cam's objects, and put them back in their places."""
+
+    def watches(hook: Any) -> bool:
+        return type(getattr(hook, "__self__", None)).__module__.startswith("pytorch_grad_cam")
+
+    kept = [(child._forward_hooks, dict(child._forward_hooks)) for child in module.modules()]
+    kept = [(hooks, before) for hooks, before in kept if any(map(watches, before.values()))]
+    for hooks, before in kept:
+        for key in [key for key, hook in before.items() if watches(hook)]:
+            del hooks[key]
+    try:
+        yield
+    finally:
+        for hooks, before in kept:
+            now = dict(hooks)
+            hooks.clear()
+            hooks.update({k: hook for k, hook in before.items() if k in now or watches(hook)})
+            hooks.update(now)
+
+
+@contextmanager
 def converted(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Run the user's own module in another floating-point type.
+    """Run the user's own module in another floating-point type, on the CPU where need be.
 
     Its parameters, buffers and plain tensors are swapped for converted copies, and put back, the
     very same tensors, afterwards; nothing is written to them.
@@ -217,7 +312,7 @@ def converted(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
             vars(child).update(_convert(plain, dtype))
         yield
     except (TypeError, RuntimeError) as error:
-        if any(word in str(error) for word in ("dtype", "scalar type", "float64")):
+        if any(word in str(error) for word in ("dtype", "scalar type", "float64", "same device")):
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise FaithscopeError(
                 f"The model or its device cannot run in {str(dtype).removeprefix('torch.')}, in "
@@ -233,9 +328,12 @@ def converted(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 def _convert(tensors: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     def convert(tensor: Any) -> Any:
-        if tensor is None or not tensor.is_floating_point() or tensor.dtype == dtype:
+        if tensor is None:
+            return None
+        made = tensor.detach().to(device_for(dtype, tensor.device))
+        made = made.to(dtype) if made.is_floating_point() else made
+        if made.dtype == tensor.dtype and made.device == tensor.device:
             return tensor
-        made = tensor.detach().to(dtype)
         is_parameter = isinstance(tensor, nn.Parameter)
         return nn.Parameter(made, requires_grad=False) if is_parameter else made
 

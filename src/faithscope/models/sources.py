@@ -7,18 +7,18 @@ from dataclasses import replace
 from importlib import resources
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
-from torchvision.transforms import v2 as transforms
 
-from faithscope.errors import FaithscopeError, choose, quoted, shortened, shown, unknown
+from faithscope.errors import FaithscopeError, choose, shortened, shown, unknown
 from faithscope.models.attention import AttentionView
 from faithscope.models.code import built
-from faithscope.models.model import Model
+from faithscope.models.device import choose_device
+from faithscope.models.model import Model, check_output
 from faithscope.models.options import SAFE, check_config, check_memory, check_safe, not_loaded
 from faithscope.models.vit import READOUTS, as_pair, find_patch_size, find_vit
 from faithscope.registry import Registry, listed, parse_spec
@@ -36,6 +36,7 @@ def load_model(
     checkpoint: str | Path | None = None,
     device: str | torch.device = "auto",
     trust_remote_code: bool = False,
+    output: str | None = None,
 ) -> Model:
     """Load a model by name, unmodified, with the preprocessing of its own configuration.
 
@@ -47,8 +48,10 @@ def load_model(
             function gives, out of it. ``LABEL=NAME`` calls the model LABEL in tables.
         pretrained: fetch the library's weights (needs a network or a cache).
         checkpoint: a local file of weights instead, safetensors or a torch state dict.
-        device: "auto" is a GPU if there is one, else the CPU.
+        device: "auto" is a GPU if there is one (CUDA's before Apple's), else the CPU.
         trust_remote_code: run the Python files that come with a model of Hugging Face.
+        output: how logits become probabilities, "softmax" or "sigmoid", if not as its
+            configuration says.
     """
     if not isinstance(name, str):
         raise FaithscopeError(f"A model is named by a text, got {type(name).__name__}.")
@@ -61,6 +64,7 @@ def load_model(
             "'timm:vit_base_patch16_224', 'hf:google/vit-base-patch16-224', "
             "'torchvision:vit_b_16' or 'mynet.py:build'."
         )
+    check_output(output)
     chosen = choose_device(device)
     state = None if checkpoint is None else read_checkpoint(Path(checkpoint))
     identifier, options = parse_spec(rest)
@@ -85,7 +89,8 @@ def load_model(
     if code is not None:
         weights = "as given" if state is None else weights
         plain, origin = str(code), f"{code}, {code.digest}"
-    return replace(model, name=label or plain, weights=weights, origin=origin).to(chosen)
+    named = replace(model, name=label or plain, weights=weights, origin=origin)
+    return named.with_output(output).to(chosen)
 
 
 def wrap(
@@ -101,11 +106,13 @@ def wrap(
     patch_size: int | tuple[int, int] | None = None,
     prefix_tokens: int | None = None,
     readout: str | None = None,
+    output: str | None = None,
 ) -> Model:
     """Wrap your own classifier; what is not given is read off the module where possible.
 
     Args:
-        module: any module that maps [B, C, H, W] to logits [B, classes]; left as it is.
+        module: any module that maps [B, C, H, W] to logits [B, classes], or to one logit, [B] or
+            [B, 1], with output="sigmoid"; left as it is.
         name: how it is called in tables.
         input_size: (height, width) of its input.
         mean: per-channel mean of its normalisation (for `fill="black"` and for pictures).
@@ -118,6 +125,8 @@ def wrap(
             not counted rightly.
         readout: what the head reads, to be checked: "class" (the first token), "mean" (of the
             patches), "all" (the mean of all tokens) or "attention" (an attention pool).
+        output: how logits become probabilities: by the "softmax", or each by its own "sigmoid" (of
+            models with several labels an image, or with one logit, that of class 1).
     """
     if not isinstance(module, nn.Module):
         raise FaithscopeError(f"fs.wrap takes a torch module, got {type(module).__name__}.")
@@ -127,6 +136,7 @@ def wrap(
     patches = _given_pair("patch_size", patch_size)
     if readout is not None:
         choose("readout", readout, READOUTS)
+    read_by = check_output(output)
     if prefix_tokens is not None and (
         not isinstance(prefix_tokens, int) or isinstance(prefix_tokens, bool) or prefix_tokens < 0
     ):
@@ -154,6 +164,7 @@ def wrap(
         classes=_class_names(classes),
         patch_size=patches or find_patch_size(module, size),
         vit=find_vit(module, attention=attention, prefix_tokens=prefix_tokens, readout=readout),
+        output=read_by or _declared_output(module),
     )
 
 
@@ -183,7 +194,7 @@ def _class_names(classes: Any) -> tuple[str, ...] | None:
     names = listed(classes, "classes") if isinstance(classes, Sequence) else []
     if isinstance(classes, str) or not names or not all(isinstance(one, str) for one in names):
         raise FaithscopeError(f"classes must be a list of names, got {shown(classes)}.")
-    return tuple(names)
+    return tuple(names) if len(names) > 1 else (f"not {names[0]}", names[0])
 
 
 def _given_pair(what: str, value: Any) -> tuple[int, int] | None:
@@ -211,25 +222,12 @@ def as_model(model: Model | nn.Module | str) -> Model:
     )
 
 
-def choose_device(device: str | torch.device) -> torch.device:
-    """Turn "auto" into a GPU if there is one; refuse a device that is not there."""
-    if isinstance(device, str) and device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (TypeError, RuntimeError, AssertionError, NotImplementedError):
-        raise FaithscopeError(
-            f"The device {quoted(device if isinstance(device, str) else shown(device))} is not "
-            "available here: use 'cpu', or 'auto' to choose."
-        ) from None
-    return chosen
-
-
 def plain_transform(
     size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
 ) -> Callable[[Image.Image], Tensor]:
     """Resize to the whole input, scale to [0, 1], normalise."""
+    from torchvision.transforms import v2 as transforms
+
     pipeline: Callable[[Image.Image], Tensor] = transforms.Compose(
         [
             transforms.PILToTensor(),
@@ -434,6 +432,7 @@ class Card(BaseModel):
     mean: list[Annotated[float, Field(allow_inf_nan=False)]]
     std: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
     classes: list[str] | None = None
+    output: Literal["softmax", "sigmoid"] | None = None
 
 
 def _from_card(text: str, name: str) -> Model:
@@ -466,6 +465,7 @@ def _from_card(text: str, name: str) -> Model:
         mean=card.mean,
         std=card.std,
         classes=card.classes,
+        output=card.output,
     )
 
 
@@ -575,15 +575,21 @@ def _imagenet_classes(count: int) -> list[str] | None:
     return [info.index_to_description(index) for index in range(count)]
 
 
-def _declared_size(module: nn.Module) -> tuple[int, int] | None:
-    """Find the input size in the places where the libraries keep it."""
-    patches = getattr(module, "patch_embed", None)
+def _declared_output(module: nn.Module) -> str:
+    """Hugging Face says which models have several labels an image, or one logit."""
     config = getattr(module, "config", None)
-    for owner in (patches, config, module):
-        for attribute in ("img_size", "image_size"):
-            size = getattr(owner, attribute, None)
-            if isinstance(size, int):
-                return size, size
-            if isinstance(size, Sequence) and len(size) == 2:
-                return int(size[0]), int(size[1])
+    problem = getattr(config, "problem_type", None)
+    single = problem is None and getattr(config, "num_labels", None) == 1
+    return "sigmoid" if single or problem == "multi_label_classification" else "softmax"
+
+
+def _declared_size(module: nn.Module) -> tuple[int, int] | None:
+    """Find the input size in the places where the libraries keep it, below wrappers, too."""
+    for child in module.modules():
+        patches, config = getattr(child, "patch_embed", None), getattr(child, "config", None)
+        for owner in (patches, config, child):
+            for attribute in ("img_size", "image_size"):
+                size = as_pair(getattr(owner, attribute, None))
+                if size is not None:
+                    return size
     return None

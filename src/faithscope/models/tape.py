@@ -10,9 +10,9 @@ nowhere else; whoever reads a tape checks that the module gave the same as witho
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,8 +31,8 @@ MOVES = frozenset(
     """
     reshape view transpose permute unbind chunk split tensor_split split_with_sizes __getitem__ cat
     concat concatenate stack expand expand_as repeat repeat_interleave contiguous flatten unflatten
-    squeeze unsqueeze to type_as type float double half bfloat16 clone narrow select movedim swapaxes
-    swapdims roll index_select tile t T mT view_as reshape_as broadcast_to __get__ neg pad
+    squeeze unsqueeze to type_as type float double half bfloat16 clone narrow select movedim
+    swapaxes swapdims roll index_select tile t T mT view_as reshape_as broadcast_to __get__ neg pad
     """.split()
 )
 SUMS = frozenset("add __add__ __radd__ add_ __iadd__".split())
@@ -40,7 +40,7 @@ DIFFERENCES = frozenset("sub __sub__ subtract".split())
 PRODUCTS = frozenset("mul __mul__ __rmul__ multiply mul_ __imul__".split())
 QUOTIENTS = frozenset("div __truediv__ true_divide divide div_".split())
 MATRIX_PRODUCTS = frozenset("matmul __matmul__ bmm mm".split())
-POOLS = frozenset("mean sum".split())
+POOLS = frozenset("mean sum adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d".split())
 SELECTIONS = frozenset("__getitem__ select".split())
 """Of all moves those that may take one of several."""
 
@@ -147,11 +147,6 @@ class Tape(TorchFunctionMode):
         """Whether a value is a tensor that depends on a root."""
         return isinstance(value, Tensor) and id(value) in self._live
 
-    def alias(self, known: Tensor, other: Tensor) -> None:
-        """Say that a tensor is another one under a new name, as hooks may give."""
-        if self.is_live(known) and other is not known:
-            self._note("pass", "alias", lambda value: value, (known,), {}, (known,), other)
-
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -205,6 +200,8 @@ class Tape(TorchFunctionMode):
             return "pass", None
         if name in MOVES:
             return "move", None
+        if name == "both_sides":
+            return "both sides", None
         if name in POOLS and len(inputs) == 1:
             return "pool", None
         if name in SUMS | DIFFERENCES | PRODUCTS | QUOTIENTS:
@@ -246,13 +243,9 @@ class Tape(TorchFunctionMode):
         )
         fresh = tuple(tensor for tensor in outputs if id(tensor) not in self._live)
         if not fresh:
-            if kind in ("unknown", "sum", "gate") and outputs and not name.startswith("__get"):
+            if kind in ("unknown", "sum", "gate") and len(inputs) > 1 and outputs:
                 # written in place: what stood there is lost to whoever follows it
-                kind = "unknown" if len(inputs) > 1 else "in place"
-                if kind == "unknown":
-                    self.nodes.append(
-                        Node(kind, name, function, args, kwargs, inputs, outputs, weight)
-                    )
+                self.nodes.append(Node("unknown", name, function, args, kwargs, inputs, outputs))
             return
         node = Node(kind, name, function, args, kwargs, inputs, outputs, weight, attention)
         self.nodes.append(node)
@@ -315,33 +308,35 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any],
         inputs: tuple[Tensor, ...],
     ) -> Any:
-        """torch's own multi-head attention [N, B, D], written out as linear layers and attention."""
+        """Write out torch's own multi-head attention [N, B, D]: linear layers and attention."""
         query, key, value, _, heads, weight, bias, bias_k, _, zero, _, out, out_bias = args[:13]
         masked = kwargs.get("key_padding_mask") is not None or kwargs.get("is_causal")
-        plain = weight is not None and bias_k is None and not zero and not masked
-        if not plain or kwargs.get("use_separate_proj_weight") or query.ndim != 3:
+        parts_of = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+        weights = [kwargs.get(part) for part in parts_of] if weight is None else weight.chunk(3)
+        plain = bias_k is None and not zero and not masked and all(w is not None for w in weights)
+        if not plain or query.ndim != 3:
             result = func(*args, **kwargs)
             self._note("unknown", "multi_head_attention", func, args, kwargs, inputs, result)
             return result
         mask = kwargs.get("attn_mask")
 
         def split(tokens: Tensor) -> Tensor:  # [N, B, D] -> [B, heads, N, d]
-            return tokens.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+            return tokens.reshape(*tokens.shape[:2], heads, -1).permute(1, 2, 0, 3)
 
         with self:
-            if query is key and key is value:
-                parts = F.linear(query, weight, bias).chunk(3, dim=-1)
+            if weight is not None and query is key and key is value:
+                parts = [*F.linear(query, weight, bias).chunk(3, dim=-1)]
             else:
                 biases = (None,) * 3 if bias is None else bias.chunk(3)
-                operands = zip((query, key, value), weight.chunk(3), biases, strict=True)
+                operands = zip((query, key, value), weights, biases, strict=True)
                 parts = [F.linear(tokens, part, offset) for tokens, part, offset in operands]
-            mixed = F.scaled_dot_product_attention(*map(split, parts), attn_mask=mask)
+            queries, keys, values = map(split, parts)
+            mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
             result = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), out, out_bias)
-        weights = None
-        if kwargs.get("need_weights", True) and self.attentions:
-            weights = self.attentions[-1].probabilities.detach()
-            weights = weights.mean(1) if kwargs.get("average_attn_weights", True) else weights
-        return result, weights
+        if not kwargs.get("need_weights", True) or not self.attentions:
+            return result, None
+        paid = self.attentions[-1].probabilities.detach()
+        return result, paid.mean(1) if kwargs.get("average_attn_weights", True) else paid
 
     def _softmax(
         self,
@@ -406,7 +401,9 @@ class Tape(TorchFunctionMode):
         def leave(child: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             self._inside -= 1
             first = next(iter((*args, *kwargs.values())), None)
-            if self._inside or not self.is_open or not self.is_live(first):
+            if self._inside or not self.is_open or not isinstance(first, Tensor):
+                return
+            if not self.is_live(first):
                 return
             whole = isinstance(output, Tensor) and output.shape == first.shape
             kind = ("norm" if _is_norm(child) else "pass") if whole else "unknown"
@@ -434,6 +431,18 @@ class Tape(TorchFunctionMode):
                 again = list(tensors_in(node.call(known)))
                 known |= {id(old): new for old, new in zip(node.outputs, again, strict=True)}
         return known[id(wanted)]
+
+
+def by_token(values: Tensor, tokens: Tensor) -> Tensor | None:
+    """Values that have one vector for each of the tokens, as [B, N, D]; None of any others.
+
+    Tokens may be a row [B, N, D] or a grid [B, H, W, D], values of a grid also [B, D, H, W].
+    """
+    if values.ndim == tokens.ndim and values.shape[:-1] == tokens.shape[:-1]:
+        return values.flatten(1, -2)
+    if values.ndim == tokens.ndim == 4 and values.shape[2:] == tokens.shape[1:3]:
+        return values.flatten(2).mT
+    return None
 
 
 @dataclass(frozen=True, eq=False)

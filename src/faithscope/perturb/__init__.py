@@ -18,9 +18,13 @@ from faithscope.perturb.tokens import STRATEGIES, mask_tokens
 from faithscope.perturb.units import (
     UNITS,
     UPSAMPLES,
+    granularity_of,
     in_range,
+    resample,
+    to_grids,
     to_patches,
     to_pixels,
+    to_units,
     unit_mask_to_pixels,
 )
 
@@ -34,6 +38,7 @@ __all__ = [
     "Fill",
     "FillContext",
     "Span",
+    "granularity_of",
     "groups",
     "in_range",
     "keep_most_relevant",
@@ -42,9 +47,12 @@ __all__ = [
     "most_relevant_first",
     "order_units",
     "ranks_of",
+    "resample",
     "scaled",
     "span_sums",
+    "to_grids",
     "to_patches",
     "to_pixels",
+    "to_units",
     "unit_mask_to_pixels",
 ]

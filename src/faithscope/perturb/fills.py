@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
-from torchvision.transforms.v2.functional import gaussian_blur
 
 from faithscope.errors import FaithscopeError
+from faithscope.models.device import float64_device
 from faithscope.registry import Registry
 from faithscope.rng import keyed_normal, stream_keys
 
@@ -94,6 +94,8 @@ class BlurFill(Fill):
     summary = "the image blurred, sigma = a tenth of the longer side"
 
     def field(self, images: Tensor, context: FillContext) -> Tensor:
+        from torchvision.transforms.v2.functional import gaussian_blur
+
         height, width = images.shape[-2:]
         sigma = max(height, width) / 10
         # Reflection cannot reach further than the image, so the kernel ends there.
@@ -211,5 +213,6 @@ def _spread(images: Tensor) -> Tensor:
 
 
 def _noise(images: Tensor, context: FillContext, purpose: str) -> Tensor:
-    keys = stream_keys(context.keys, seed=context.seed, purpose=purpose).to(images.device)
-    return keyed_normal(keys, images[0].numel()).reshape(images.shape).to(images.dtype)
+    keys = stream_keys(context.keys, seed=context.seed, purpose=purpose)
+    values = keyed_normal(keys.to(float64_device(images.device)), images[0].numel())
+    return values.reshape(images.shape).to(images.dtype).to(images.device)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from faithscope.errors import choose
+from faithscope.models.device import as_float64
 
 TIES = ("ascending", "descending")
 
@@ -107,5 +108,5 @@ def span_sums(sorted_maps: Tensor, cuts: list[Cut]) -> Tensor:
     >>> span_sums(torch.tensor([4.0, 2.0, 1.0]), [(0, 2), (2, 3), (0, 0)])
     tensor([6., 1., 0.], dtype=torch.float64)
     """
-    values = sorted_maps.to(torch.float64)
+    values = as_float64(sorted_maps)
     return torch.stack([values[..., start:stop].sum(-1) for start, stop in cuts], dim=-1)

@@ -2,14 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from faithscope.errors import FaithscopeError, choose
+from faithscope.models.device import float64_device
 
 UNITS = ("pixels", "patches")
 UPSAMPLES = ("bilinear", "nearest")
+
+Size = tuple[int, int]
+"""Rows and columns."""
+
+
+def granularity_of(shape: Size, size: Size, grid: Size | None) -> str:
+    """How fine a map is: by patch, by pixel, or the rows and columns of its own grid.
+
+    >>> granularity_of((14, 14), (224, 224), (14, 14)), granularity_of((7, 7), (224, 224), None)
+    ('patch', '7×7')
+    """
+    if shape == grid:
+        return "patch"
+    return "pixel" if shape == size else f"{shape[0]}×{shape[1]}"
+
+
+def to_grids(
+    maps: Tensor,
+    count: int,
+    size: Size,
+    grid: Size | None,
+    what: str,
+    *,
+    photo: Size | None = None,
+    whole: Sequence[int] = (),
+) -> Tensor:
+    """Maps of `count` images, in any usual shape, as one grid each.
+
+    Channels are summed, and patch vectors laid out in rows. A grid may be coarser than the image,
+    in rows and columns, or of the size of the photo that the image was made of. What is refused is
+    said to be of the shape `whole`, of which these maps are a part.
+
+    Shapes: [B, h, w], [B, C, h, w], [B, H, W, C] or [B, P] -> [B, h, w].
+    """
+    shape = tuple(maps.shape)
+    found = maps
+    if maps.ndim == 4:
+        last = shape[1:3] in (size, photo) and shape[3] in (1, 3, 4)
+        found = _channels_summed(maps.movedim(3, 1) if last else maps)
+    elif count == 1 and shape in (size, grid, photo):  # an image alone, without the batch's axis
+        found = maps[None]
+    elif maps.ndim == 2 and grid is not None and shape[1:] == (grid[0] * grid[1],):
+        found = maps.reshape(-1, *grid)
+    if found.ndim == 3 and len(found) == count:
+        high, wide = found.shape[1:]
+        if (high, wide) in (size, grid, photo) or (0 < high < size[0] and 0 < wide < size[1]):
+            return found
+    shape = tuple(whole) or shape
+    count = shape[0] if whole else count
+    by_patch = f", by patch [{count}, {grid[0] * grid[1]}]" if grid else ""
+    advice = ""
+    if count == 1 and maps.ndim == 3 and shape[1:] in (size, grid):
+        advice = "; if its first axis are channels, give the image one of its own, maps[None]"
+    raise FaithscopeError(
+        f"{what} have shape {list(shape)}: expected {count} map{'s' * (count != 1)}, "
+        f"[{count}, {size[0]}, {size[1]}], coarser [{count}, h, w]{by_patch}, or any with "
+        f"channels, [{count}, channels, h, w], which are summed{advice}."
+    )
+
+
+def _channels_summed(maps: Tensor) -> Tensor:
+    """Sum over channels, within the range of numbers: [B, C, h, w] -> [B, h, w]."""
+    if maps.shape[1] == 1:
+        return maps[:, 0]
+    return in_range(maps.flatten(1, 2)).reshape(maps.shape).sum(1)
+
+
+def to_units(
+    maps: Tensor, units: str, size: Size, grid: Size | None, upsample: str = "bilinear"
+) -> Tensor:
+    """Bring maps to what is ranked: pixels, or whole patches.
+
+    A map that is coarser than the image becomes one of pixels first; a patch is the sum of its
+    pixels.
+
+    Shapes: maps [B, h, w] -> [B, H, W] or, by patch, [B, rows, columns].
+    """
+    if units == "pixels" or grid is None:
+        return to_pixels(maps, size, upsample)
+    if tuple(maps.shape[-2:]) == grid:
+        return maps
+    return to_patches(to_pixels(maps, size, upsample), grid)
 
 
 def in_range(maps: Tensor) -> Tensor:
@@ -26,7 +111,7 @@ def in_range(maps: Tensor) -> Tensor:
 
 
 def to_pixels(maps: Tensor, size: tuple[int, int], upsample: str = "bilinear") -> Tensor:
-    """Upsample patch maps to pixels; a map that has that size already is returned as it is.
+    """Upsample coarser maps to pixels; a map that has that size already is returned as it is.
 
     Shapes: maps [B, h, w] -> [B, H, W].
     """
@@ -46,12 +131,39 @@ def _bilinear(maps: Tensor, dim: int, length: int) -> Tensor:
     `lerp` leaves them equal.
     """
     count = maps.shape[dim]
-    places = torch.arange(length, device=maps.device, dtype=torch.float64)
+    places = torch.arange(length, device=float64_device(maps.device), dtype=torch.float64)
     places = ((places + 0.5) * (count / length) - 0.5).clamp(0, count - 1)
     low = places.floor().to(torch.int64)
     weight = (places - low).to(maps.dtype).reshape((-1, 1) if dim == 1 else (1, -1))
+    low, weight = low.to(maps.device), weight.to(maps.device)
     high = (low + 1).clamp(max=count - 1)
     return torch.lerp(maps.index_select(dim, low), maps.index_select(dim, high), weight)
+
+
+def resample(maps: Tensor, box: tuple[float, float, float, float], size: Size) -> Tensor:
+    r"""A part of maps in another size: linear between pixels, averaged where it shrinks.
+
+    Output i sees the inputs j around its centre :math:`c_i = b + (i + 1/2) s`, where the box begins
+    at b and :math:`s` is its length by the number of outputs, with weights that sum to one:
+
+    .. math:: w_{ij} \propto \max(0, 1 - |j + 1/2 - c_i| / \max(s, 1))
+
+    Shapes: maps [B, h, w], box (top, left, bottom, right) in their pixels -> [B, H, W] of `size`.
+    """
+    values = maps.to(torch.promote_types(maps.dtype, torch.float64))
+    top, left, bottom, right = box
+    down = _weights(values.shape[1], top, bottom, size[0]).to(values)
+    across = _weights(values.shape[2], left, right, size[1]).to(values)
+    return down @ values @ across.T
+
+
+def _weights(length: int, start: float, stop: float, count: int) -> Tensor:
+    """The weights of `length` inputs in `count` outputs, [count, length]."""
+    step = (stop - start) / count
+    centres = start + (torch.arange(count, dtype=torch.float64) + 0.5) * step
+    inputs = torch.arange(length, dtype=torch.float64) + 0.5
+    weights = (1 - (inputs - centres[:, None]).abs() / max(step, 1.0)).clamp(min=0)
+    return weights / weights.sum(1, keepdim=True)
 
 
 def to_patches(maps: Tensor, grid: tuple[int, int]) -> Tensor:

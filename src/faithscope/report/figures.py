@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,8 +21,10 @@ from faithscope.perturb import to_pixels
 from faithscope.report.style import (
     INK,
     MUTED,
+    Drawing,
     check_suffix,
     colours,
+    given_axes,
     house_style,
     save_figure,
     wrap_label,
@@ -46,11 +50,28 @@ def draw_explanations(
     images: Tensor,
     maps: Mapping[str, Tensor],
     path: str | Path,
+    **options: Any,
+) -> Path:
+    """Write a picture of every image beside its maps; the suffix (.png, .pdf, .svg) is its format.
+
+    Options are those of `explanations`.
+    """
+    file = Path(path)
+    check_suffix(file)
+    save_figure(explanations(model, images, maps, **options), file)
+    return file
+
+
+def explanations(
+    model: Model | None,
+    images: Tensor,
+    maps: Mapping[str, Tensor],
     *,
     titles: Sequence[str] | None = None,
     scores: Mapping[str, Sequence[float]] | None = None,
     subtitle: str | None = None,
-) -> Path:
+    axes: Sequence[Axes] | None = None,
+) -> Figure:
     """Draw every image beside its maps, one row per image and one column per method.
 
     A map with values of both signs is drawn in two colours around zero, any other in one scale
@@ -61,14 +82,15 @@ def draw_explanations(
         model: whose normalisation is undone; without a known one, images are stretched to 0…1.
         images: [B, C, H, W], normalised for the model.
         maps: by method, [B, H, W], or [B, h, w] by patch.
-        path: where to write; the suffix (.png, .pdf, .svg) is the format.
         titles: a caption for each image, such as "cat → dog (71 %)".
         scores: SaCo of each image, by method; written below the maps.
         subtitle: a line above the picture.
+        axes: to draw the maps in, one for each map of the first image, of the second, and so on;
+            then the images themselves are not drawn.
     """
-    file = Path(path)
-    _check(images, maps, titles, scores, file)
-    shown = photographs(images, model.mean, model.std)
+    check_maps(images, maps, titles, scores)
+    mean, std = (None, None) if model is None else (model.mean, model.std)
+    shown = photographs(images, mean, std)
     high, wide = images.shape[-2:]
     columns = {
         label: [
@@ -77,6 +99,16 @@ def draw_explanations(
         ]
         for label, given in maps.items()
     }
+    captions_of = partial(_caption, scores or {})
+    if axes is not None:
+        with house_style():
+            figure, panels = given_axes(axes, len(shown) * len(maps))
+            cells = ((label, number) for number in range(len(shown)) for label in maps)
+            for panel, (label, number) in zip(panels, cells, strict=True):
+                _draw_cell(panel, columns[label][number], captions_of(label, number))
+                panel.set_title(wrap_label(label, 24), weight="bold", size="medium")
+                panel.set_aspect("equal")
+        return figure
     lines = _lines(list(maps))
     room = 2.2 if len(lines[0]) <= 2 else 1.5
     tall = min(max(room * high / wide, room / 3), room * 3)
@@ -90,25 +122,23 @@ def draw_explanations(
     deep = head + len(shown) * row + 0.05
     height = start + len(lines) * deep + KEY
 
-    def place(line: int, number: int, column: int) -> Axes:
+    def at(line: int, number: int, column: int) -> Axes:
         left, top = 0.15 + column * (room + 0.1), start + line * deep + head + number * row
         rectangle = (left / width, 1 - (top + tall) / height, room / width, tall / height)
         return figure.add_axes(rectangle)
 
     with house_style():
-        figure = Figure(figsize=(width, height), facecolor="white")
+        figure = Drawing(figsize=(width, height), facecolor="white")
         figure.text(0.15 / width, 1 - 0.12 / height, above, va="top")
         for line, labels in enumerate(lines):
             for number, photograph in enumerate(shown):
-                _draw_cell(place(line, number, 0), Cell(photograph, "none"), captions[number])
+                _draw_cell(at(line, number, 0), Cell(photograph, "none"), captions[number])
                 for column, label in enumerate(labels, start=1):
-                    axes, score = place(line, number, column), (scores or {}).get(label)
-                    caption = "" if score is None else _score_text(score[number])
-                    _draw_cell(axes, columns[label][number], caption)
-                    axes.set_title("" if number else heads[label], weight="bold", size="medium")
+                    panel = at(line, number, column)
+                    _draw_cell(panel, columns[label][number], captions_of(label, number))
+                    panel.set_title("" if number else heads[label], weight="bold", size="medium")
         _draw_key(figure, {cell.kind for cells in columns.values() for cell in cells})
-        save_figure(figure, file)
-    return file
+    return figure
 
 
 def _lines(labels: Sequence[str]) -> list[Sequence[str]]:
@@ -130,15 +160,13 @@ class Cell:
     note: str = ""
 
 
-def _check(
+def check_maps(
     images: Tensor,
     maps: Mapping[str, Tensor],
     titles: Sequence[str] | None,
     scores: Mapping[str, Sequence[float]] | None,
-    file: Path,
 ) -> None:
     """Refuse what cannot be drawn before anything is."""
-    check_suffix(file)
     if images.ndim != 4 or not len(images) or not maps:
         raise FaithscopeError(
             f"There is nothing to draw: expected images [B, C, H, W] and maps by method, got "
@@ -206,7 +234,11 @@ def hide_axes(axes: Axes) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _score_text(value: float) -> str:
+def _caption(scores: Mapping[str, Sequence[float]], label: str, number: int) -> str:
+    """The SaCo of one map, where it is known."""
+    if label not in scores:
+        return ""
+    value = scores[label][number]
     if np.isnan(value):
         return "no SaCo"
     return f"SaCo {value:+.2f}".replace("-", "−")

@@ -20,9 +20,11 @@ from faithscope.report.style import (
     MUTED,
     SERIES,
     WIDTH,
+    Drawing,
     Look,
     Plot,
     check_suffix,
+    given_axes,
     heading,
     house_style,
     shorten,
@@ -64,7 +66,7 @@ SYNTHETIC: Mapping[str, tuple[str, Look]] = {
 _LINE: Look = {"markersize": 4, "linewidth": 1.5}
 
 
-def removal(found: Findings) -> Plot | None:
+def removal(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | None:
     """Mean probability of the target as the most relevant units are removed.
 
     One line per method with a 95 % bootstrap band over samples, random draws averaged; the legend
@@ -81,16 +83,15 @@ def removal(found: Findings) -> Plot | None:
         name: every[name] for name in sorted(means, key=lambda name: float(means[name].mean()))
     }
     with house_style():
-        figure = Figure(figsize=(WIDTH, 4.0))
-        (axes,) = panels(figure, 1)
+        figure, (panel,) = panels(4.0, 1, axes)
         for method, look in looks.items():
-            draw_line(axes, levels, means[method], *bands[method], look, opacity=0.08)
-        axes.set_xlim(-0.01, 1.01)
-        axes.set_ylim(bottom=0)
-        in_percent(axes.xaxis, 1)
-        in_percent(axes.yaxis, 1)
-        axes.set_xlabel(f"{found.manifest.protocol['units']} removed, most relevant first")
-        axes.set_ylabel("mean probability of the target class")
+            draw_line(panel, levels, means[method], *bands[method], look, opacity=0.08)
+        panel.set_xlim(-0.01, 1.01)
+        panel.set_ylim(bottom=0)
+        in_percent(panel.xaxis, 1)
+        in_percent(panel.yaxis, 1)
+        panel.set_xlabel(f"{found.manifest.protocol['units']} removed, most relevant first")
+        panel.set_ylabel("mean probability of the target class")
     return Plot(
         "curves",
         "Confidence as the most relevant units are removed",
@@ -103,7 +104,7 @@ def removal(found: Findings) -> Plot | None:
     )
 
 
-def performance(found: Findings) -> Plot | None:
+def performance(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | None:
     """Performance of the retrained models against the share of tokens masked.
 
     One panel per procedure side by side, one line per measure with its 95 % interval over seeds;
@@ -117,17 +118,17 @@ def performance(found: Findings) -> Plot | None:
     procedures = [name for name in PANELS if name in curves.procedures]
     looks = line_looks(curves.measures, reserved=MEASURES)
     with house_style():
-        figure = Figure(figsize=(WIDTH, 3.7))
-        for axes, name in zip(panels(figure, len(procedures)), procedures, strict=True):
-            _draw_rows(axes, [row for row in rows if row["procedure"] == name], "k", looks)
+        figure, drawn = panels(3.7, len(procedures), axes)
+        for panel, name in zip(drawn, procedures, strict=True):
+            _draw_rows(panel, [row for row in rows if row["procedure"] == name], "k", looks)
             for look in MAJORITY.values():
-                axes.axhline(curves.texts.majority.score, **look)
-            heading(axes, PANELS[name])
-            axes.set_xlabel("tokens masked, the most important first")
+                panel.axhline(curves.texts.majority.score, **look)
+            heading(panel, PANELS[name])
+            panel.set_xlabel("tokens masked, the most important first")
             if curves.metric != "cross_entropy":
-                in_percent(axes.yaxis, 1)
-            in_percent(axes.xaxis, 100 if curves.is_relative else None)
-        figure.axes[0].set_ylabel(f"{metric} on the test split")
+                in_percent(panel.yaxis, 1)
+            in_percent(panel.xaxis, 100 if curves.is_relative else None)
+        drawn[0].set_ylabel(f"{metric} on the test split")
     seeds = len(curves.seeds)
     bands = f"Bands are 95 % intervals over {seeds} seeds" if seeds >= FEWEST_SEEDS else NO_ENDS
     return Plot(
@@ -143,7 +144,7 @@ def performance(found: Findings) -> Plot | None:
     )
 
 
-def sparsity(found: Findings) -> Plot | None:
+def sparsity(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | None:
     """Share of the importance that the first tokens hold. None for a run without sparsity."""
     rows = sparsity_rows(found)
     if not rows:
@@ -151,16 +152,16 @@ def sparsity(found: Findings) -> Plot | None:
     kinds = [kind for kind in SPARSITIES if any(row["kind"] == kind for row in rows)]
     looks = line_looks(list(dict.fromkeys(row["measure"] for row in rows)), reserved=MEASURES)
     with house_style():
-        figure = Figure(figsize=(WIDTH, 3.4))
-        for axes, kind in zip(panels(figure, len(kinds)), kinds, strict=True):
+        figure, drawn = panels(3.4, len(kinds), axes)
+        for panel, kind in zip(drawn, kinds, strict=True):
             title, counted = SPARSITIES[kind]
-            heading(axes, title)
-            _draw_rows(axes, [row for row in rows if row["kind"] == kind], "x", looks)
-            axes.set_xlabel(counted)
-            axes.set_ylim(0, 1.02)
-            in_percent(axes.yaxis, 1)
-            in_percent(axes.xaxis, 100 if kind == "relative" else None)
-        figure.axes[0].set_ylabel("share of the whole importance")
+            heading(panel, title)
+            _draw_rows(panel, [row for row in rows if row["kind"] == kind], "x", looks)
+            panel.set_xlabel(counted)
+            panel.set_ylim(0, 1.02)
+            in_percent(panel.yaxis, 1)
+            in_percent(panel.xaxis, 100 if kind == "relative" else None)
+        drawn[0].set_ylabel("share of the whole importance")
     return Plot(
         "sparsity",
         "How few words hold the importance",
@@ -173,7 +174,7 @@ def sparsity(found: Findings) -> Plot | None:
     )
 
 
-def k_choice(found: Findings) -> Plot | None:
+def k_choice(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | None:
     """Mean SaCo of every method at each K, with its 95 % interval. None for a run with one K."""
     families = [labels for labels in ks_of(found) if len(labels) > 1]
     if not families:
@@ -181,13 +182,13 @@ def k_choice(found: Findings) -> Plot | None:
     looks = _looks_of(found)
     cells = {(row["metric"], row["method"]): row for row in found.rows}
     with house_style():
-        figure = Figure(figsize=(WIDTH, 3.6))
-        for axes, labels in zip(panels(figure, len(families)), families, strict=True):
-            _draw_ks(axes, labels, cells, looks)
+        figure, drawn = panels(3.6, len(families), axes)
+        for panel, labels in zip(drawn, families, strict=True):
+            _draw_ks(panel, labels, cells, looks)
             if len(families) > 1:
                 first = next(iter(labels.values()))
-                heading(axes, shorten(found.manifest.metrics[first].family, 40))
-        figure.axes[0].set_ylabel("mean SaCo")
+                heading(panel, shorten(found.manifest.metrics[first].family, 40))
+        drawn[0].set_ylabel("mean SaCo")
     return Plot(
         "k_choice",
         "Does the number of groups matter?",
@@ -209,8 +210,7 @@ def draw_synthetic(curves: Mapping[str, ArrayLike], path: str | Path) -> Path:
     check_suffix(Path(path))
     looks = {label: {**_LINE, **look} for label, look in SYNTHETIC.values()}
     with house_style():
-        figure = Figure(figsize=(0.75 * WIDTH, 3.4))
-        (axes,) = panels(figure, 1)
+        figure, (axes,) = panels(3.4, 1, width=0.75 * WIDTH)
         for name, (label, _) in SYNTHETIC.items():
             axes.plot(np.asarray(curves[name], dtype=np.float64), **looks[label])
         axes.set(xlabel="features removed", ylabel="test accuracy")
@@ -249,12 +249,16 @@ def _looks_of(found: Findings) -> dict[str, Look]:
     return line_looks(cards, [method for method, card in cards.items() if card.is_random])
 
 
-def panels(figure: Figure, count: int) -> list[Axes]:
-    """Axes side by side."""
-    height = float(figure.get_size_inches()[1])
+def panels(
+    height: float, count: int, axes: Sequence[Axes] | None = None, *, width: float = WIDTH
+) -> tuple[Figure, Sequence[Axes]]:
+    """A figure and axes side by side in it, or those that are given."""
+    if axes is not None:
+        return given_axes(axes, count)
+    figure = Drawing(figsize=(width, height))
     ends = {"left": 0.065, "right": 0.985, "top": 1 - 0.3 / height, "bottom": 0.5 / height}
     grid = {**ends, "wspace": 0.16}
-    return list(figure.subplots(1, count, sharey=True, squeeze=False, gridspec_kw=grid)[0])
+    return figure, figure.subplots(1, count, sharey=True, squeeze=False, gridspec_kw=grid)[0]
 
 
 def draw_line(

@@ -14,9 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from faithscope.errors import FaithscopeError
+from faithscope.markup import keep_together
 from faithscope.report.gallery import MOST_BYTES, colour_table
 from faithscope.report.sections import facts, overview, sections_of
-from faithscope.report.table import keep_together
 from faithscope.report.tables import written
 from faithscope.report.texts import SHADES
 from faithscope.report.trainings import mixed

@@ -29,8 +29,10 @@ from faithscope.report.style import (
     SUFFIXES,
     WIDTH,
     WORSE,
+    Drawing,
     Look,
     Plot,
+    given_axes,
     heading,
     house_style,
     shorten,
@@ -48,7 +50,8 @@ GAP = 0.12
 """Between panels, in widths of one."""
 WHEELS_PER_LINE = 4
 WHEEL = 0.58
-"""Radius of a radar's wheel in inches."""
+WHEEL_WIDE, WHEEL_BELOW, WHEEL_ABOVE = WIDTH / WHEELS_PER_LINE, WHEEL + 0.3, WHEEL + 0.55
+"""Radius of a radar's wheel in inches, and the room around it."""
 MOST_SPACIOUS = 8
 """Up to so many names around a wheel may have several lines."""
 INNERMOST = 0.2
@@ -103,45 +106,65 @@ def plots_of(found: Findings) -> list[Plot]:
     return [plot for draw in draws if (plot := draw(found)) is not None]
 
 
-def intervals(found: Findings) -> Plot:
+def intervals(
+    found: Findings, metrics: Sequence[str] | None = None, axes: Sequence[Axes] | None = None
+) -> Plot:
     """Mean and 95 % interval of every method in one panel per metric.
 
     In each row the interval of the matched random attribution is shaded; the mark of a method
-    says, by shape and colour, how the paired test against it came out.
+    says, by shape and colour, how the paired test against it came out. Of all metrics, or of
+    some; in a new figure, or in axes that are given.
     """
     cells = _cells(found)
-    deep = -(-len(found.metrics) // PANELS_PER_LINE)
-    columns = -(-len(found.metrics) // deep)
+    shown = found.metrics if metrics is None else metrics
     names = [shorten(method, 30) for method in found.methods]
-    left = 0.15 + 0.075 * max(map(len, names))
-    tall = 0.15 + 0.25 * len(names)
-    height = deep * (tall + 0.95) + 0.35
-    right = min(WIDTH - 0.18, left + columns * WIDEST_PANEL)
-    panel = (right - left) / (columns + GAP * (columns - 1))
-    letters = int((panel + 0.17) / 0.085)
     with house_style():
-        figure = Figure(figsize=(WIDTH, height))
-        edges = {"left": left / WIDTH, "right": right / WIDTH}
-        edges |= {"top": 1 - 0.6 / height, "bottom": 0.7 / height}
-        grid = {**edges, "wspace": GAP, "hspace": 0.95 / tall}
-        rows = figure.subplots(deep, columns, sharey=True, squeeze=False, gridspec_kw=grid)
-        panels = [axes for row in rows for axes in row]
-        for axes, metric in zip(panels, found.metrics, strict=False):
-            _draw_panel(axes, cells, metric, found.methods)
-            _head(axes, shorten(metric, letters), found.arrow(metric))
-        for axes in panels[len(found.metrics) :]:
-            axes.set_visible(False)
-        panels[0].set_yticks(range(len(names)), names)
-        panels[0].invert_yaxis()
-        _explain_marks(figure, {row["verdict"] for row in cells.values()})
+        figure, panels, letters = _interval_panels(names, len(shown), axes)
+        for panel, metric in zip(panels, shown, strict=False):
+            _draw_panel(panel, cells, metric, found.methods)
+            _head(panel, shorten(metric, letters), found.arrow(metric))
+        for panel in panels[:1] if axes is None else panels:  # ours share their rows
+            panel.set_yticks(range(len(names)), names)
+            panel.invert_yaxis()
+        verdicts = {
+            cells[metric, method]["verdict"] for metric in shown for method in found.methods
+        }
+        if axes is None:
+            _explain_marks(figure, verdicts, loc="lower left", ncols=5)
+        else:
+            _explain_marks(panels[-1], verdicts, loc="upper right", bbox_to_anchor=(1, -0.12))
     said = f"Each mark is a mean over {found.replicate.word}s, each line its 95 % interval."
-    if any(row["verdict"] for row in cells.values()):
+    if any(verdicts):
         said += (
             " Shaded is the interval of random attribution of the same granularity; ▲ and ▼ differ "
             "from it by a paired test, which sees differences even where intervals overlap."
         )
     about = "Mean and 95 % interval of every method, one panel per metric."
     return Plot("intervals", "How certain the scores are", figure, about, said)
+
+
+def _interval_panels(
+    names: Sequence[str], count: int, axes: Sequence[Axes] | None
+) -> tuple[Figure, Sequence[Axes], int]:
+    """A figure, its panels, and how many letters fit above one; unused panels are not seen."""
+    if axes is not None:
+        return *given_axes(axes, count), 40
+    deep = -(-count // PANELS_PER_LINE)
+    columns = -(-count // deep)
+    left = 0.15 + 0.075 * max(map(len, names))
+    tall = 0.15 + 0.25 * len(names)
+    height = deep * (tall + 0.95) + 0.35
+    right = min(WIDTH - 0.18, left + columns * WIDEST_PANEL)
+    panel = (right - left) / (columns + GAP * (columns - 1))
+    figure = Drawing(figsize=(WIDTH, height))
+    edges = {"left": left / WIDTH, "right": right / WIDTH}
+    edges |= {"top": 1 - 0.6 / height, "bottom": 0.7 / height}
+    grid = {**edges, "wspace": GAP, "hspace": 0.95 / tall}
+    rows = figure.subplots(deep, columns, sharey=True, squeeze=False, gridspec_kw=grid)
+    panels = [panel for row in rows for panel in row]
+    for unused in panels[count:]:
+        unused.set_visible(False)
+    return figure, panels, int((panel + 0.17) / 0.085)
 
 
 def _cells(found: Findings) -> dict[tuple[str, str], dict[str, Any]]:
@@ -183,7 +206,7 @@ def _head(axes: Axes, name: str, arrow: str) -> None:
     axes.annotate(direction, (0, 1), (0, 4), color=MUTED, size=8, **above)
 
 
-def _explain_marks(figure: Figure, verdicts: set[str]) -> None:
+def _explain_marks(owner: Figure | Axes, verdicts: set[str], **place: Any) -> None:
     if verdicts == {""}:
         return
     handles: list[Any] = [
@@ -192,43 +215,44 @@ def _explain_marks(figure: Figure, verdicts: set[str]) -> None:
         if verdict in verdicts
     ]
     handles.append(Patch(color=BAND, label="interval of matched random"))
-    figure.legend(handles=handles, loc="lower left", ncols=len(handles), labelcolor=INK)
+    owner.legend(handles=handles, labelcolor=INK, **place)
 
 
-def radar(found: Findings) -> Plot | None:
+def radar(
+    found: Findings, methods: Sequence[str] | None = None, axes: Sequence[Axes] | None = None
+) -> Plot | None:
     """The profile of every method over the metrics, one wheel each, outward is better.
 
     Behind it, in grey, is the profile of its matched random attribution. None for fewer than
-    three metrics, or fewer than three methods to span the scales.
+    three metrics, or fewer than three methods to span the scales. Of all methods but random ones,
+    or of some; in a new figure, or in axes that are given.
     """
     cards = found.manifest.methods
-    shown = [method for method in found.methods if not cards[method].is_random]
+    every = [method for method in found.methods if not cards[method].is_random]
+    shown = every if methods is None else methods
     if len(found.metrics) < 3 or len(found.methods) < 3 or not shown:
         return None
     cells = _cells(found)
     reach = _reach(found, cells)
-    below, above = WHEEL + 0.3, WHEEL + 0.55
-    wide, tall = WIDTH / WHEELS_PER_LINE, below + above
-    height = -(-len(shown) // WHEELS_PER_LINE) * tall + 0.4
     with house_style():
-        figure = Figure(figsize=(WIDTH, height))
-        for place, method in enumerate(shown):
-            line, column = divmod(place, WHEELS_PER_LINE)
-            corner = (column / WHEELS_PER_LINE, 1 - (line + 1) * tall / height)
-            axes = figure.add_axes((*corner, 1 / WHEELS_PER_LINE, tall / height))
-            axes.set(xlim=(-wide / 2, wide / 2), ylim=(-below, above))  # inches
-            axes.set_axis_off()
-            axes.text(0, above - 0.1, shorten(method, 28), ha="center", va="top", weight="bold")
-            _draw_wheel(axes, found.metrics)
+        figure, panels = _wheel_panels(len(shown), axes)
+        for panel, method in zip(panels, shown, strict=True):
+            panel.set(xlim=(-WHEEL_WIDE / 2, WHEEL_WIDE / 2), ylim=(-WHEEL_BELOW, WHEEL_ABOVE))
+            panel.set_axis_off()
+            panel.set_aspect("equal")
+            name, high = shorten(method, 28), WHEEL_ABOVE - 0.1
+            panel.text(0, high, name, ha="center", va="top", weight="bold")
+            _draw_wheel(panel, found.metrics)
             if matched := cards[method].matched_random:
-                _draw_profile(axes, reach[matched], MUTED, BAND, 0.8)
-            _draw_profile(axes, reach[method], BETTER, BETTER, 0.14)
+                _draw_profile(panel, reach[matched], MUTED, BAND, 0.8)
+            _draw_profile(panel, reach[method], BETTER, BETTER, 0.14)
             for point, metric in zip(_points(reach[method]), found.metrics, strict=True):
-                axes.plot(*point, **_RADAR_MARKS[cells[metric, method]["verdict"]])
+                panel.plot(*point, **_RADAR_MARKS[cells[metric, method]["verdict"]])
             if np.isnan(reach[method]).all():
-                axes.text(0, 0, "no score", ha="center", va="center", color=MUTED, size=8)
+                panel.text(0, 0, "no score", ha="center", va="center", color=MUTED, size=8)
         verdicts = {row["verdict"] for row in cells.values() if row["method"] in shown}
-        _explain_wheels(figure, found, verdicts)
+        if axes is None:
+            _explain_wheels(figure, found, verdicts)
     said = (
         "A radar shows the profile of a method, not sizes: every axis runs from the worst (inside) "
         "to the best (outside) mean of all methods and random attributions on that metric."
@@ -237,6 +261,21 @@ def radar(found: Findings) -> Plot | None:
         said += " Grey is random attribution of the same granularity."
     about = "Profile of every method over the metrics, one wheel each."
     return Plot("radar", "Profiles", figure, about, said)
+
+
+def _wheel_panels(count: int, axes: Sequence[Axes] | None) -> tuple[Figure, Sequence[Axes]]:
+    """A figure and a panel for each wheel, in inches."""
+    if axes is not None:
+        return given_axes(axes, count)
+    tall = WHEEL_BELOW + WHEEL_ABOVE
+    height = -(-count // WHEELS_PER_LINE) * tall + 0.4
+    figure = Drawing(figsize=(WIDTH, height))
+    places = (divmod(place, WHEELS_PER_LINE) for place in range(count))
+    size = (1 / WHEELS_PER_LINE, tall / height)
+    return figure, [
+        figure.add_axes((column / WHEELS_PER_LINE, 1 - (line + 1) * tall / height, *size))
+        for line, column in places
+    ]
 
 
 def _reach(found: Findings, cells: Mapping[tuple[str, str], Row]) -> dict[str, Array]:
@@ -292,10 +331,11 @@ def _explain_wheels(figure: Figure, found: Findings, verdicts: set[str]) -> None
         figure.legend(handles=handles, loc="lower left", ncols=len(handles), labelcolor=INK)
 
 
-def correlations(found: Findings) -> Plot | None:
+def correlations(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | None:
     """Do metrics agree on which method is better? A triangle of mean rank correlations.
 
-    None for fewer than two metrics, or fewer than three methods to rank.
+    In a new figure, or in axes that are given. None for fewer than two metrics, or fewer than
+    three methods to rank.
     """
     if len(found.metrics) < 2 or len(found.methods) < 3:
         return None
@@ -308,20 +348,22 @@ def correlations(found: Findings) -> Plot | None:
     width = max(WIDTH, left + (count - 1) * wide + right)
     height = 0.4 + (count - 1) * tall + 0.75
     with house_style():
-        figure = Figure(figsize=(width, height))
-        axes = figure.add_axes(
-            (left / width, 0.75 / height, (count - 1) * wide / width, (count - 1) * tall / height)
-        )
-        axes.set(xlim=(0, count - 1), ylim=(count, 1))
-        axes.set_axis_off()
+        if axes is None:
+            figure: Figure = Drawing(figsize=(width, height))
+            size = ((count - 1) * wide / width, (count - 1) * tall / height)
+            panel = figure.add_axes((left / width, 0.75 / height, *size))
+            _draw_scale(figure, left / width)
+        else:
+            figure, (panel,) = given_axes(axes, 1)
+        panel.set(xlim=(0, count - 1), ylim=(count, 1))
+        panel.set_axis_off()
         for row in found.correlations().to_pylist():
-            _draw_correlation(axes, places[row["metric"]], places[row["other"]], row)
+            _draw_correlation(panel, places[row["metric"]], places[row["other"]], row)
         for place, name in enumerate(names):
             if place:
-                axes.text(-0.08, place + 0.5, name, ha="right", va="center")
+                panel.text(-0.08, place + 0.5, name, ha="right", va="center")
             if place < count - 1:
-                axes.text(place + 0.04, place + 0.92, name, ha="left", va="bottom")
-        _draw_scale(figure, left / width)
+                panel.text(place + 0.04, place + 0.92, name, ha="left", va="bottom")
     return Plot(
         "correlations",
         "Do the metrics agree?",
@@ -391,7 +433,7 @@ def sensitivity(rows: Sequence[Row]) -> Plot | None:
     tall, top, bottom = float(ends[-1]), 0.45, 0.4
     width, height = max(WIDTH, left + 7.5), top + tall + bottom
     with house_style():
-        figure = Figure(figsize=(width, height))
+        figure = Drawing(figsize=(width, height))
         edges = {"left": left / width, "right": 1 - 0.15 / width}
         edges |= {"top": 1 - top / height, "bottom": bottom / height, "wspace": 0.12}
         grid = {**edges, "width_ratios": (2.8, 1.3, 1.4)}

@@ -47,6 +47,7 @@ from faithscope.report.style import (
     LINE,
     MUTED,
     WORSE,
+    Drawing,
     Look,
     check_suffix,
     house_style,
@@ -198,10 +199,27 @@ def draw_story(
     maps: Mapping[str, Tensor],
     found: Findings,
     path: str | Path,
+    **options: Any,
+) -> Path:
+    """Write a picture of the story; the suffix (.png, .pdf, .svg) is its format.
+
+    Options are those of `story`.
+    """
+    file = Path(path)
+    check_suffix(file)
+    save_figure(story(model, image, maps, found, **options), file)
+    return file
+
+
+def story(
+    model: Model,
+    image: Tensor,
+    maps: Mapping[str, Tensor],
+    found: Findings,
     *,
     sample: int = 0,
     title: str | None = None,
-) -> Path:
+) -> Figure:
     """Draw how the scores of one image come about, one row per method.
 
     Args:
@@ -210,28 +228,25 @@ def draw_story(
         maps: by method of the result, [H, W] or [1, H, W], or by patch.
         found: an evaluation that holds the image, with the metrics saco and aopc. With several
             random draws, their range is drawn as well.
-        path: where to write; the suffix (.png, .pdf, .svg) is the format.
         sample: the place of the image in the result.
         title: what is explained. [default: the class and its probability]
     """
-    file = Path(path)
-    check_suffix(file)
     image = image[None] if image.ndim == 3 else image
     if image.ndim != 4 or len(image) != 1 or not maps:
         raise FaithscopeError(
             f"A story is of one image [1, C, H, W] and its maps by method, got an image of shape "
             f"{list(image.shape)} and {len(maps)} methods."
         )
-    story = read_story(found, sample=sample)
+    told = read_story(found, sample=sample)
     for method in maps:
-        choose("method of this result", method, story)
+        choose("method of this result", method, told)
     photograph = photographs(image, model.mean, model.std)[0]
     cells = {method: _cell(photograph, values) for method, values in maps.items()}
     about = found.samples.slice(sample, 1).to_pylist()[0]
     own = found.manifest.metrics[_metrics(found)[0]].options
     protocol = {**found.manifest.protocol, **{name: own[name] for name in ("k",) if name in own}}
-    rows = [story[method] for method in maps]
-    references = {name: story[name] for name in {row.reference for row in rows} if name in story}
+    rows = [told[method] for method in maps]
+    references = {name: told[name] for name in {row.reference for row in rows} if name in told}
     with house_style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for it
         page = _Page.of(rows, references)
@@ -241,8 +256,7 @@ def draw_story(
         for place, row in enumerate(rows):
             page.draw_row(place, row, cells[row.method], references.get(row.reference or ""))
         page.draw_key({cell.kind for cell in cells.values()}, references)
-        save_figure(page.figure, file)
-    return file
+    return page.figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +280,7 @@ class _Page:
         drawn = [row for row in rows if not row.note]
         height = cls.head + cls.columns + len(rows) * cls.row + 0.62
         return cls(
-            Figure(figsize=(WIDTH, height), facecolor="white"),
+            Drawing(figsize=(WIDTH, height), facecolor="white"),
             len(rows),
             _limits([row.share for row in drawn])[1],
             _limits([100 * row.drop for row in drawn]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from faithscope.errors import FaithscopeError
-from faithscope.report.table import keep_together
+from faithscope.markup import keep_together
 from faithscope.runs.files import write_output
 
 Array = NDArray[np.float64]
@@ -50,7 +50,10 @@ DASHES = {"-": "─{}─", "--": "–{}–", "-.": "–{}·", ":": "·{}·"}
 UNMARKED = {"--": "– – –", ":": "·····"}
 """What stands for a dash around a marker, and without one."""
 SUFFIXES = (".png", ".pdf", ".svg")
-DPI = 200
+DPI, SCREEN_DPI = 200, 110
+"""Of files, and of what a notebook shows."""
+LEGEND = 2.4
+"""Width of a legend at the right, in inches."""
 MOST_PIXELS = 60_000
 """Longest side matplotlib draws, with some room."""
 
@@ -91,6 +94,27 @@ def house_style() -> Iterator[None]:
         yield
 
 
+class Drawing(Figure):
+    """A figure in our style whenever it is drawn, which a notebook shows by itself.
+
+    pyplot does not know it, so that nothing is shown twice.
+    """
+
+    def draw(self, renderer: Any) -> None:
+        with house_style():
+            super().draw(renderer)
+
+    def get_tightbbox(self, *args: Any, **options: Any) -> Any:
+        with house_style():
+            return super().get_tightbbox(*args, **options)
+
+    def _repr_png_(self) -> bytes:
+        content = BytesIO()
+        with _boxes_for_glyphs():
+            self.savefig(content, format="png", dpi=SCREEN_DPI, bbox_inches="tight")
+        return content.getvalue()
+
+
 @dataclass(frozen=True, eq=False)
 class Plot:
     """A figure with its name and heading, and words for those who cannot see or read it.
@@ -126,18 +150,39 @@ class Plot:
 
     def save(self, path: str | Path) -> Path:
         """Write the figure in the format of the suffix: .pdf, .png or .svg."""
-        handles = [Line2D([], [], **look) for look in self.looks.values()]
-        numbers = [str(number) for number in range(len(handles))]
-        place = {"loc": "upper left", "bbox_to_anchor": (0.99, 0.97), "handlelength": 3}
         with house_style():
-            legend = self.figure.legend(handles, numbers, **place)
-            # Written afterwards: matplotlib leaves out labels that begin with an underscore.
-            for text, name in zip(legend.get_texts(), self.looks, strict=True):
-                text.set(text=shorten(name, 26), color=INK)
-            legend.set_in_layout(bool(handles))
+            legend = self._add_legend(self.figure, bbox_to_anchor=(0.99, 0.97))
             save_figure(self.figure, Path(path), crop=True)
             legend.remove()
         return Path(path)
+
+    def whole(self, axes: Sequence[Axes] | None = None) -> Figure:
+        """The figure with its legend inside: at the right, or in the last of axes that were given.
+
+        It is changed in place.
+        """
+        if self.looks:
+            with house_style():
+                if axes is None:
+                    share = 1 - LEGEND / float(self.figure.get_size_inches()[0])
+                    for panel in self.figure.axes:
+                        box = panel.get_position()
+                        panel.set_position((share * box.x0, box.y0, share * box.width, box.height))
+                    self._add_legend(self.figure, bbox_to_anchor=(share, 0.97))
+                else:
+                    self._add_legend(axes[-1], loc="best", fontsize="small")
+        return self.figure
+
+    def _add_legend(self, owner: Figure | Axes, **place: Any) -> Any:
+        """A legend of all lines."""
+        handles = [Line2D([], [], **look) for look in self.looks.values()]
+        numbers = [str(number) for number in range(len(handles))]
+        legend = owner.legend(handles, numbers, **{"loc": "upper left", "handlelength": 3, **place})
+        # Written afterwards: matplotlib leaves out labels that begin with an underscore.
+        for text, name in zip(legend.get_texts(), self.looks, strict=True):
+            text.set(text=shorten(name, 26), color=INK)
+        legend.set_in_layout(bool(handles))
+        return legend
 
 
 def colours(scaled: Array, kind: str) -> Array:
@@ -207,8 +252,7 @@ def save_figure(figure: Figure, file: Path, *, crop: bool = False) -> None:
     content = BytesIO()
     kind = file.suffix[1:].lower()
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}  # same run, same bytes
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for it
+    with house_style(), _boxes_for_glyphs():
         figure.savefig(
             content,
             format=kind,
@@ -217,6 +261,24 @@ def save_figure(figure: Figure, file: Path, *, crop: bool = False) -> None:
             metadata=dates.get(kind),
         )
     write_output(file, content.getvalue(), "figure")
+
+
+@contextmanager
+def _boxes_for_glyphs() -> Iterator[None]:
+    """Say nothing of letters that the font does not have: a box stands for each."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        yield
+
+
+def given_axes(axes: Sequence[Axes], count: int) -> tuple[Figure, Sequence[Axes]]:
+    """Axes to draw in and their figure; a wrong number of them is refused."""
+    if len(axes) != count:
+        raise FaithscopeError(
+            f"This plot has {count} panel{'s' * (count != 1)}, got {len(axes)} axes: give one axes "
+            "for each panel, or choose what is drawn."
+        )
+    return axes[0].figure.figure, axes  # of a subfigure, the whole one
 
 
 def heading(axes: Axes, text: str) -> None:

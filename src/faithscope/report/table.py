@@ -20,6 +20,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from faithscope.errors import printable
+from faithscope.markup import breakable, keep_together, tag
 
 Row = Mapping[str, Any]
 
@@ -426,21 +427,6 @@ def escape_latex(text: str) -> str:
     return re.sub(r"(?<![\w-])[-+]\d+(?:\.\d+)?", r"$\g<0>$", escaped)
 
 
-def tag(name: str, *content: Any, **attributes: Any) -> Markup:
-    """An HTML element whose content and attributes are escaped; None leaves an attribute out.
-
-    >>> tag("th", "a < b", class_="name", title=None)
-    Markup('<th class="name">a &lt; b</th>')
-    """
-    given = Markup("").join(
-        Markup(' {}="{}"').format(key.rstrip("_"), keep_together(value))
-        for key, value in attributes.items()
-        if value is not None
-    )
-    inside = Markup("").join(map(keep_together, content))
-    return Markup("<{}{}>{}</{}>").format(name, given, inside, name)
-
-
 def minus(text: str) -> str:
     """Numbers with a true minus sign, and none before zero.
 
@@ -466,18 +452,6 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def keep_together(text: Any) -> Any:
-    """Plain text in which a number and its sign stay on one line; anything else as it is."""
-    if type(text) is not str:
-        return text
-    return re.sub(r"(?<=[\d\]]) (?=%)", "\N{NO-BREAK SPACE}", text)
-
-
-def breakable(name: str) -> Markup:
-    """A name that a narrow column may break after a sign."""
-    return Markup("<wbr>").join(re.split(r"(?<=[_:/])|(?=\()", keep_together(name)))
 
 
 def broken(label: str) -> str:

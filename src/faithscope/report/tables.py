@@ -14,6 +14,7 @@ from typing import Any
 
 from faithscope.report.table import (
     DIFFERENCE,
+    SIGNS,
     Cell,
     Form,
     Head,
@@ -24,7 +25,7 @@ from faithscope.report.table import (
 from faithscope.report.trainings import training_tables
 from faithscope.request.code import short_name
 from faithscope.runs.files import write_output
-from faithscope.verdicts.compare import Comparison
+from faithscope.verdicts.compare import Differences
 from faithscope.verdicts.findings import Findings, Series
 from faithscope.verdicts.sensitivity import across_models, sensitivity_rows
 from faithscope.verdicts.sentences import counted
@@ -144,13 +145,14 @@ def _score_rows(found: Findings, metrics: Sequence[str]) -> Iterator[tuple[Cell,
     for series in found.series:
         card = found.manifest.methods[series.method]
         against = f", against {card.matched_random}" if card.matched_random else ""
+        grid = " grid" if "×" in card.granularity else ""
         numbers = [
             _score(cells[series, metric], None if card.is_random else best[metric])
             if metric in best
             else "—"
             for metric in metrics
         ]
-        yield (Name(series.label, f"by {card.granularity}{against}"), *numbers)
+        yield (Name(series.label, f"by {card.granularity}{grid}{against}"), *numbers)
 
 
 def heads(found: Findings, metrics: Iterable[str]) -> list[Head]:
@@ -233,21 +235,29 @@ def written(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def marks(found: Findings) -> str:
+def marks(found: Findings, signs: Mapping[str, str] = SIGNS) -> str:
     """What the marks of a table of scores mean."""
-    return f"* better, † worse than the matched random method ({found.replicate.how})"
+    return f"{_signs(signs)} than the matched random method ({found.replicate.how})"
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def marks_of_two(compared: Differences, signs: Mapping[str, str] = SIGNS) -> str:
+    """What the marks of a table of differences mean."""
+    return f"{_signs(signs)} in the second run ({compared.replicate.how})"
+
+
+def _signs(signs: Mapping[str, str]) -> str:
+    return f"{signs['better'][0]} better, {signs['worse'][0]} worse"
+
+
+def comparison_table(comparison: Differences) -> Table:
     """What changed from the first run to the second: a row for each method."""
     cells = {
         (Series(row["method"], row["procedure"]), row["metric"]): row for row in comparison.rows
     }
-    found, word = comparison.first, comparison.replicate.word
+    found = comparison.first
     return Table(
         "comparison",
-        f"Mean difference, second - first, with its 95 % interval over shared {word}s; {WAYS}; "
-        f"* better, † worse in the second run ({comparison.replicate.how})",
+        f"{difference_words(comparison)}; {marks_of_two(comparison)}",
         ("method", *heads(found, comparison.metrics)),
         tuple(
             (one.label, *(_difference(cells.get((one, m))) for m in comparison.metrics))
@@ -256,6 +266,12 @@ def comparison_table(comparison: Comparison) -> Table:
         records=comparison.rows,
         rules=_before_random(found, comparison.series),
     )
+
+
+def difference_words(compared: Differences) -> str:
+    """What the numbers of a table of differences are."""
+    word = compared.replicate.word
+    return f"Mean difference, second - first, with its 95 % interval over shared {word}s; {WAYS}"
 
 
 def _difference(row: Row | None) -> Cell:

@@ -58,7 +58,10 @@ class Request(BaseModel):
     device: Annotated[
         str,
         Option(
-            "auto, cpu, cuda, cuda:1, …", "the name of a device", metavar="NAME", role="running"
+            "auto, cpu, cuda, cuda:1, mps, …",
+            "the name of a device",
+            metavar="NAME",
+            role="running",
         ),
     ] = "auto"
     on: Annotated[
@@ -120,8 +123,8 @@ class Request(BaseModel):
     strict: Annotated[
         bool,
         Option(
-            "Stop with an error where something would be left out: images that cannot be read, "
-            "failures, undefined scores.",
+            "Stop with an error where something would be left out: methods that the model does not "
+            "allow, images that cannot be read, failures, undefined scores.",
             TRUE_OR_FALSE,
             role="running",
         ),
@@ -177,6 +180,19 @@ class Perturb(Request):
             },
         ),
     ] = "predicted"
+    output: Annotated[
+        Literal["auto", "softmax", "sigmoid"],
+        Option(
+            "How logits become probabilities; auto is as the model says.",
+            noun="output",
+            meanings={
+                "softmax": "A probability is the softmax over all logits: one class excludes the "
+                "others.",
+                "sigmoid": "A probability is the sigmoid of the class's own logit, as of models "
+                "with several labels an image, or with one logit.",
+            },
+        ),
+    ] = "auto"
     k: Annotated[
         K | Annotated[tuple[K, ...], Field(min_length=1)],
         Option(
@@ -217,12 +233,12 @@ class Perturb(Request):
     upsample: Annotated[
         Literal["bilinear", "nearest"],
         Option(
-            "How patch maps become pixel maps.",
+            "How patch maps, and others that are coarse, become pixel maps.",
             noun="upsampling",
             axis=True,
             meanings={
-                "bilinear": "Patch maps become pixel maps by smooth interpolation.",
-                "nearest": "Patch maps become pixel maps by repeating each value over its patch.",
+                "bilinear": "Coarse maps become pixel maps by smooth interpolation.",
+                "nearest": "Coarse maps become pixel maps by repeating each value over its cell.",
             },
         ),
     ] = "bilinear"

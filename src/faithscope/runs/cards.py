@@ -41,7 +41,7 @@ class MethodCard(Typed):
     options: Values = Field(default_factory=dict)
     modality: Literal["image", "text"] = "image"
     granularity: str = ""
-    """Pixel, patch or token; "" until a map was seen."""
+    """Pixel, patch, token or the size of a grid, as 7×7; "" until a map was seen."""
     is_random: bool = False
     is_given: bool = False
     reads_model: bool = True

@@ -19,7 +19,6 @@ import platform
 import secrets
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, warn
 from faithscope.request.paths import Place
 from faithscope.request.remote import RemotePath
 from faithscope.runs.files import StoreError, writing
@@ -170,10 +169,9 @@ class RemoteLock:
             if is_own or started is None or _started(process) != started:
                 return True
             raise Timeout(str(self._file(number)))
-        warnings.warn(
+        warn(
             f"'{self.root}' is locked by a process on another machine: waiting {LEASE:.0f} s to "
-            "see if it is alive.",
-            stacklevel=2,
+            "see if it is alive."
         )
         until = _clock() + LEASE
         while _clock() < until:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from faithscope.models.device import has_float64
 from faithscope.runs.cards import Machine
 from faithscope.runs.plan import Plan
 from faithscope.runs.task import Task
@@ -64,12 +65,19 @@ def device_name(device: str | torch.device) -> str:
     """The name of a GPU, or of the processor."""
     if str(device).startswith("cuda") and torch.cuda.is_available():
         return torch.cuda.get_device_name(device)
+    if str(device).startswith("mps"):
+        return "Apple GPU"
     return platform.processor() or torch.device(device).type
 
 
 def threads_for(device: str | torch.device) -> int:
-    """On how many threads the bits of a run depend: those of a CPU; on a GPU, on none."""
-    return torch.get_num_threads() if torch.device(device).type == "cpu" else 0
+    """On how many threads the bits of a run depend: those of a CPU; on a GPU, on none.
+
+    An Apple GPU leaves some of the work to the CPU.
+    """
+    place = torch.device(device)
+    is_all_on_gpu = place.type != "cpu" and has_float64(place)
+    return 0 if is_all_on_gpu else torch.get_num_threads()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from faithscope.errors import FaithscopeError
 from faithscope.request import KINDS, Perturb, Retrain, options
@@ -43,6 +43,13 @@ class Plan(Typed):
     """Models that are trained together at most."""
     groups: tuple[tuple[int, ...], ...] = ()
     """Seeds that are planned together; runs that were joined keep their own."""
+
+    @field_validator("request")
+    @classmethod
+    def _says_its_output(cls, held: Perturb | Retrain) -> Perturb | Retrain:
+        """Runs that are older than the option `output` are of the softmax."""
+        is_older = isinstance(held, Perturb) and held.output == "auto"
+        return held.model_copy(update={"output": "softmax"}) if is_older else held
 
     @model_validator(mode="after")
     def _is_whole(self) -> Plan:

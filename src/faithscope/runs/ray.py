@@ -16,7 +16,6 @@ import socket
 import sys
 import threading
 import time
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from faithscope.errors import FaithscopeError, said, shortened, shown
+from faithscope.errors import FaithscopeError, said, shortened, shown, warn
 from faithscope.registry import registries
 from faithscope.request import Given
 from faithscope.runs.executor import Planned
@@ -410,7 +409,7 @@ class Crew:
             waited += PATIENCE
             if waited >= LONELY:
                 raise no_worker(self.need)
-            warnings.warn(f"Ray has started no worker yet, after {waited:.0f} s.", stacklevel=2)
+            warn(f"Ray has started no worker yet, after {waited:.0f} s.")
         known = self.value(ray.get(about))
         entries = {
             kind: {name: held[name] for name in held if name not in known.get(kind, ())}
@@ -432,7 +431,7 @@ class Crew:
         for text in texts:
             if text not in self._told:
                 self._told.add(text)
-                warnings.warn(text, stacklevel=2)
+                warn(text)
 
     # Running
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from faithscope.errors import FaithscopeError
 from faithscope.request.paths import Place
+from faithscope.runs.cards import Left
 from faithscope.runs.files import each
 from faithscope.runs.store import Card, Store
 from faithscope.runs.task import Outcome, Tables, Task
@@ -122,6 +123,8 @@ class Forecast:
     tasks: int
     finished: int = 0
     again: int = 0
+    left_out: tuple[Left, ...] = ()
+    """The methods that are not in the run."""
 
     @property
     def duration(self) -> str:

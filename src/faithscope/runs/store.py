@@ -22,7 +22,6 @@ import shutil
 import stat
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ from filelock import FileLock, Timeout
 from pydantic import Field
 from safetensors import SafetensorError, safe_open
 
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, warn
 from faithscope.request.paths import Place
 from faithscope.runs.cards import Typed
 from faithscope.runs.checks import check_rows
@@ -403,7 +402,7 @@ class Store:
 
     def _damaged(self, what: str, why: str) -> None:
         if not self.looks_on:
-            warnings.warn(f"{what} is damaged ({why}): it is computed again.", stacklevel=3)
+            warn(f"{what} is damaged ({why}): it is computed again.")
 
     def _discard(self, file: Place, error: Exception) -> None:
         self._damaged(f"'{file}'", reason(error))

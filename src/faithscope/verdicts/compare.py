@@ -33,7 +33,7 @@ RECIPE = ("epochs", "batch_size", "learning_rate")
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Differences:
     """The second run against the first, on the methods, metrics and replicates that both have.
 
     `differs` says in words what differs between the runs, `notes` what else a reader must know;
@@ -53,7 +53,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         return (
-            f"Comparison({len(self.series)} methods, {len(self.metrics)} metrics on "
+            f"{type(self).__name__}({len(self.series)} methods, {len(self.metrics)} metrics on "
             f"{self.shared}: {'; '.join(self.differs) or 'nothing differs'})"
         )
 
@@ -210,7 +210,7 @@ def compare_findings(
     methods: Iterable[str] | None = None,
     metrics: Iterable[str] | None = None,
     allow: Iterable[str] = (),
-) -> Comparison:
+) -> Differences:
     """Compare two runs on what both have.
 
     `allow` names options ("fill", "k", "model", "data", …) that may differ besides the one thing
@@ -240,7 +240,7 @@ def compare_findings(
             f"The runs differ in their test metric ({first.trained.metric} → "
             f"{second.trained.metric}): compare runs of the same."
         )
-    return Comparison(
+    return Differences(
         first,
         second,
         series=tuple(own[label] for label in chosen),
@@ -269,7 +269,7 @@ def _names(given: Iterable[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
 
-def _cube(found: Findings, chosen: Comparison) -> Array:
+def _cube(found: Findings, chosen: Differences) -> Array:
     """The scores that are compared: [series, metrics, replicates]."""
     series = [found.series.index(one) for one in chosen.series]
     metrics = [found.metrics.index(metric) for metric in chosen.metrics]

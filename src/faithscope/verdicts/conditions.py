@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from faithscope.errors import FaithscopeError, choose, unknown
-from faithscope.verdicts.compare import Comparison
+from faithscope.verdicts.compare import Differences
 from faithscope.verdicts.findings import Series
 from faithscope.verdicts.sentences import written_p
 
@@ -41,7 +41,7 @@ class Condition:
     name: str = ""
     number: float = math.nan
 
-    def check(self, comparison: Comparison) -> None:
+    def check(self, comparison: Differences) -> None:
         """Refuse names that neither run has."""
         if self.name and _bare(self.name) not in _spellings(comparison):
             method, _, metric = self.name.rpartition("/")
@@ -50,7 +50,7 @@ class Condition:
                 raise unknown("metric", metric.strip(), metrics)
             raise unknown("method", method.strip(), _method_names(comparison))
 
-    def failure(self, comparison: Comparison) -> str:
+    def failure(self, comparison: Differences) -> str:
         """One line that says why the job fails, "" if it does not.
 
         What cannot be judged (too few samples, no score, in one run only) fails too.
@@ -68,7 +68,7 @@ class Condition:
             parts.append(f"cannot be judged: {_listed(unjudged, comparison)}{why}")
         return f"{self.text}: {'; '.join(parts)}." if parts else ""
 
-    def _rows(self, comparison: Comparison) -> list[Row]:
+    def _rows(self, comparison: Differences) -> list[Row]:
         if not self.name:
             return comparison.explained()
         wanted = _spellings(comparison)[_bare(self.name)]
@@ -85,7 +85,7 @@ class Condition:
         known = row["verdict"] if self.sign in VERDICTS else not math.isnan(row["difference"])
         return bool(known)
 
-    def _why(self, rows: list[Row], comparison: Comparison) -> str:
+    def _why(self, rows: list[Row], comparison: Differences) -> str:
         if self.sign in VERDICTS and max(row["n"] for row in rows):
             return f" (a verdict needs {comparison.enough} {comparison.replicate.word}s)"
         return ""
@@ -121,7 +121,7 @@ def parse_condition(text: str) -> Condition:
     return Condition(f"{name} {sign} {number}", sign, name, bound)
 
 
-def failures(comparison: Comparison, conditions: Iterable[Condition]) -> list[str]:
+def failures(comparison: Differences, conditions: Iterable[Condition]) -> list[str]:
     """One line for every condition that holds or cannot be judged."""
     lines = (condition.failure(comparison) for condition in conditions)
     return [line for line in lines if line]
@@ -135,13 +135,13 @@ def _key(row: Row) -> Key:
     return row["method"], row["procedure"], row["metric"]
 
 
-def _method_names(comparison: Comparison) -> list[str]:
+def _method_names(comparison: Differences) -> list[str]:
     """What a method may be called: by its label, or whatever the procedure."""
     methods = [*comparison.methods, *comparison.lone_methods]
     return [*dict.fromkeys([*methods, *(series.method for series in comparison.series)])]
 
 
-def _spellings(comparison: Comparison) -> dict[str, set[Key]]:
+def _spellings(comparison: Differences) -> dict[str, set[Key]]:
     """Every name that a condition may have, and the rows that it means."""
     found: dict[str, set[Key]] = {}
     explained = {_key(row) for row in comparison.explained()}
@@ -164,12 +164,12 @@ def _bare(name: str) -> str:
     return "".join(name.split())
 
 
-def _listed(rows: list[Row], comparison: Comparison) -> str:
+def _listed(rows: list[Row], comparison: Differences) -> str:
     more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
     return ", ".join(_row(row, comparison) for row in rows[:SHOWN]) + more
 
 
-def _row(row: Row, comparison: Comparison) -> str:
+def _row(row: Row, comparison: Differences) -> str:
     """One row with its numbers."""
     name = f"{Series(row['method'], row['procedure']).label}/{row['metric']}"
     if math.isnan(row["difference"]):

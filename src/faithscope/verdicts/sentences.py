@@ -6,12 +6,13 @@ Captions stand beside the table or plot that they explain.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from faithscope.runs.cards import Doubt, Failed, Stopping
+from faithscope.runs.cards import Doubt, Failed, Left, Stopping
 from faithscope.verdicts.findings import Findings, Series
 
 Row = dict[str, Any]
@@ -250,7 +251,7 @@ def flags(found: Findings) -> list[str]:
 
 def warnings(found: Findings) -> list[str]:
     """What a reader must know before trusting the numbers, a sentence each."""
-    said = []
+    said = left_out(found.manifest.plan.left_out)
     for kind, same in groupby(found.manifest.doubts, key=lambda doubt: doubt.kind):
         if kind in _DOUBTS:
             said += [_DOUBTS[kind](found, doubt) for doubt in same]
@@ -357,6 +358,26 @@ def _recovery(found: Findings, doubts: Sequence[Doubt]) -> str:
 
 def _truncated(found: Findings, doubt: Doubt) -> str:
     return f"{doubt.count:,} of {doubt.total:,} texts are longer than the model reads and were cut."
+
+
+def left_out(methods: Iterable[Left]) -> list[str]:
+    """Which methods were left out of a run and why; those with the same reason in one sentence.
+
+    >>> reason = "needs a ViT, but ResNet is none"
+    >>> left_out([Left(name=name, why=f"The method '{name}' {reason}") for name in ("a", "b")])
+    ['a and b are left out: each needs a ViT, but ResNet is none.']
+    """
+    by_reason: dict[str, list[Left]] = {}
+    for held in methods:
+        reason = re.sub(f"^(The \\w+) '{re.escape(held.name)}'", "…", held.why)
+        by_reason.setdefault(reason, []).append(held)
+    said = []
+    for reason, alike in by_reason.items():
+        single = len(alike) == 1
+        why = reason.replace("…", "it" if single else "each", 1)
+        names = in_words(held.name for held in alike)
+        said.append(f"{names} {'is' if single else 'are'} left out: {why}.")
+    return said
 
 
 def failed_line(failed: Failed) -> str:

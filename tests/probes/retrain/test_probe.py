@@ -264,10 +264,17 @@ def test_all_leaves_out_what_a_model_cannot_give_and_a_name_does_not():
         (name, f"A bag of words cannot give '{name}'")
         for name in ("attention", "integrated_gradients")
     ]
-    notes = request.run().manifest.data.texts.notes
-    assert "attention is left out: A bag of words cannot give 'attention'." in notes
+    result = request.run()
+    assert result.left_out == request.plan.left_out
+    assert "attention is left out: A bag of words cannot give 'attention'." in result.warnings()
+    some = asked(measures=["attention", "gradient"], seeds=1).plan
+    assert [card.label for card in some.methods] == ["gradient", "random"]
+    assert [left.name for left in some.left_out] == ["attention"]
+    for named in (["attention"], "attention", ["attention", "random"]):
+        with refused("cannot give 'attention'"):
+            asked(measures=named)
     with refused("cannot give 'attention'"):
-        asked(measures=["attention"])
+        asked(measures=["attention", "gradient"], strict=True)
     with refused("Unknown measure 'gradent'", "gradient"):
         asked(measures=["gradent"])
 

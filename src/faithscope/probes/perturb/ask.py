@@ -17,17 +17,19 @@ from faithscope.errors import FaithscopeError, said
 from faithscope.methods import Method, explain_images
 from faithscope.metrics import AUTO_K, Metric, auto_k
 from faithscope.models import Model, PassCounter, undisturbed
+from faithscope.models.device import float64_device, placed, wait_for
 from faithscope.perturb import (
     Fill,
     FillContext,
+    granularity_of,
     in_range,
     order_units,
     ranks_of,
     span_sums,
-    to_patches,
-    to_pixels,
+    to_units,
 )
 from faithscope.probes.perturb.failures import UNKNOWN, Failure, refuse_fatal, warn_of_moods
+from faithscope.probes.perturb.maps import GivenMaps
 from faithscope.probes.perturb.plan import MapPlan, plan_map
 from faithscope.probes.perturb.precision import Forward
 from faithscope.probes.perturb.respond import Advance, Responder, Rows, Subject, check_classes
@@ -47,6 +49,8 @@ class Column:
     label: str
     draw: int = 0
     method: Method | None = None
+    granularity: str = ""
+    """What its maps are known to be: pixel, patch or the size of a grid, as 7×7."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +65,7 @@ class Setup:
     batch_size: int
     columns: Sequence[Column]
     metrics: Sequence[Metric]
-    maps: Mapping[str, Tensor]
+    maps: Mapping[str, GivenMaps]
     target: str | int | Tensor
 
     @property
@@ -74,7 +78,7 @@ class Setup:
 class Ranked:
     """The maps of a shard in ranked units; plans and salience sums by what "auto" means for a map.
 
-    Shapes: ranks int32 [S, M, n] and sums float64 [S, M, C] on the device; finite, constant bool
+    Shapes: ranks int32 [S, M, n] and sums float64 [S, M, C] where float64 is; finite, constant bool
     and auto int64 [S, M] on the CPU.
     """
 
@@ -142,7 +146,7 @@ def ask_shard(
     """
     model, request = setup.model, setup.request
     responder = Responder(setup.forward, setup.fill, setup.batch_size, advance)
-    images = batch.images.to(model.device)
+    images = placed(batch.images, model.device)
     inputs = images.to(setup.forward.dtype)
     with undisturbed(model.module):
         log_p0, predicted, target = _intact(setup, responder, batch, inputs)
@@ -151,8 +155,10 @@ def ask_shard(
         aim = target.clamp_min(0)  # an unknown class is explained as if it were the first
         maps, explained = _maps(setup, batch, images, aim, failed, failures)
         granularity = [
-            _granularity(setup, column, values, images)
-            for column, values in zip(setup.columns, maps, strict=True)
+            column.granularity
+            if column.granularity and failed[:, place].all()
+            else _granularity(setup, column, maps[place], images)
+            for place, column in enumerate(setup.columns)
         ]
         miniatures = _miniatures(setup, maps, pictures)
         ranked = _rank(setup, maps, images)
@@ -160,7 +166,7 @@ def ask_shard(
         context = FillContext(batch.keys, request.seed, model.mean, model.std)
         exact = images.to(torch.promote_types(images.dtype, inputs.dtype))
         field = _field(setup, exact, context).to(inputs.dtype)
-        subject = Subject(inputs, field, ranked.ranks.flatten(0, 1), ranked.shape)
+        subject = Subject(inputs, field, ranked.ranks.flatten(0, 1).to(inputs.device), ranked.shape)
         rows = _rows(ranked)
         log_p, top1 = log_p0[:0], predicted[:0]
         if len(rows):
@@ -265,8 +271,9 @@ def _maps(
         if column.method:
             maps.append(next(made))
         else:
-            given = _take(setup.maps[column.label], batch.positions).to(images.device)
-            lost = failed[:, len(maps)]
+            given = setup.maps[column.label].take(batch, setup.model)
+            given = given.to(float64_device(images.device))
+            lost = failed[:, len(maps)].to(given.device)
             maps.append(given.masked_fill(lost[:, None, None], torch.nan) if lost.any() else given)
     return maps, spent
 
@@ -286,30 +293,24 @@ def _miniatures(setup: Setup, maps: Sequence[Tensor], count: int) -> dict[str, T
 
 
 def _granularity(setup: Setup, column: Column, maps: Tensor, images: Tensor) -> str:
-    """What a method declares; else whether its maps have the shape of the patch grid."""
-    shape, size = tuple(maps.shape[-2:]), tuple(images.shape[-2:])
-    grid = setup.model.grid(*size)
-    if shape not in (size, grid):
-        raise FaithscopeError(
-            f"The maps '{column.label}' are {shape[0]}×{shape[1]}, but an image is "
-            f"{size[0]}×{size[1]}: give maps of images of one size."
-        )
+    """What a method declares, else by the shape of its maps; it is the same for every image."""
     if column.method and column.method.granularity != "any":
         return column.method.granularity
-    return "patch" if shape == grid else "pixel"
-
-
-def _take(maps: Tensor, positions: Sequence[int]) -> Tensor:
-    """Pick maps by position, without a copy where the positions follow each other."""
-    first, last = positions[0], positions[-1]
-    consecutive = last - first + 1 == len(positions) and list(positions) == sorted(positions)
-    return maps[first : last + 1] if consecutive else maps[list(positions)]
+    size = (images.shape[-2], images.shape[-1])
+    shape = (maps.shape[-2], maps.shape[-1])
+    found = granularity_of(shape, size, setup.model.grid(*size))
+    if column.granularity not in ("", found):
+        raise FaithscopeError(
+            f"The maps '{column.label}' are {shape[0]}×{shape[1]} for an image of "
+            f"{size[0]}×{size[1]}, but those of the first are by {column.granularity}: random "
+            "attribution can match only one resolution, so evaluate these images apart."
+        )
+    return found
 
 
 def _clock(device: torch.device) -> float:
     """Seconds, once the device has done what it was asked."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait_for(device)
     return time.perf_counter()
 
 
@@ -394,7 +395,8 @@ def _explain_one(
 def _stacked(maps: Sequence[Tensor | None], images: Tensor) -> Tensor:
     """Maps of single images as one tensor, those that are missing as NaN."""
     known = next((held for held in maps if held is not None), None)
-    empty = images.new_full((1, *images.shape[-2:]), torch.nan, dtype=torch.float64)
+    place = float64_device(images.device)
+    empty = torch.full((1, *images.shape[-2:]), torch.nan, dtype=torch.float64, device=place)
     empty = empty if known is None else torch.full_like(known, torch.nan)
     return torch.cat([empty if held is None else held for held in maps])
 
@@ -402,7 +404,7 @@ def _stacked(maps: Sequence[Tensor | None], images: Tensor) -> Tensor:
 def _rank(setup: Setup, maps: Sequence[Tensor], images: Tensor) -> Ranked:
     """Bring every map to units, rank them, and sum the salience of every cut that is planned."""
     request = setup.request
-    shape = (images.shape[-2], images.shape[-1])
+    shape = size = (images.shape[-2], images.shape[-1])
     if request.units == "patches":
         shape = setup.model.require_grid(images, "units='patches'")
     n = shape[0] * shape[1]
@@ -414,11 +416,7 @@ def _rank(setup: Setup, maps: Sequence[Tensor], images: Tensor) -> Ranked:
     ranks, finite, constant, autos = [], [], [], []
     sums: dict[int, list[Tensor]] = {auto: [] for auto in plans}
     for values in map(in_range, maps):
-        if request.units == "patches":
-            values = to_patches(values, shape)
-        else:
-            values = to_pixels(values, shape, request.upsample)
-        values = values.flatten(1)
+        values = to_units(values, request.units, size, shape, request.upsample).flatten(1)
         order = order_units(values, request.ties)
         ordered = values.gather(1, order)
         ranks.append(ranks_of(order))

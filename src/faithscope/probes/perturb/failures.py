@@ -5,7 +5,6 @@ A batch that fails is run again one by one, so that what fails is found and name
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from faithscope.data import Skipped
-from faithscope.errors import FaithscopeError, said
+from faithscope.errors import FaithscopeError, said, warn
 from faithscope.models import Model, cannot_run
 from faithscope.models.memory import halve, is_out_of_memory
 
@@ -56,10 +55,9 @@ def refuse_fatal(error: Exception) -> None:
 
 def warn_of_moods(who: str, error: Exception) -> None:
     """Say that something raised on a batch, but on none of its images alone."""
-    warnings.warn(
+    warn(
         f"The {who} raised {said(error)} on a batch, but on none of its images alone: they were "
-        "run one by one.",
-        stacklevel=2,
+        "run one by one."
     )
 
 

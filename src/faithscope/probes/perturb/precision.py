@@ -12,7 +12,8 @@ from torch import Tensor
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.models import Model
-from faithscope.models.model import unwrap_logits
+from faithscope.models.device import has_float64, without_autocast
+from faithscope.models.model import log_probabilities, unwrap_logits
 
 PRECISIONS = ("auto", "fp64", "fp32", "tf32", "fp16", "bf16")
 _DTYPES = {
@@ -36,7 +37,16 @@ class Forward:
     dtype: torch.dtype
     logits: Callable[[Tensor], Tensor]
     device_type: str = "cpu"
+    output: str = "softmax"
     deviation: float | None = None
+
+    def answer(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability of every class [B, classes], and the predicted class [B].
+
+        The class is that of the highest logit: sigmoids of high logits are all 1.
+        """
+        logits = self.logits(inputs)
+        return log_probabilities(logits, self.output), logits.argmax(-1)
 
     @contextmanager
     def mode(self) -> Iterator[None]:
@@ -48,7 +58,7 @@ class Forward:
                 fast = self.precision == "tf32"
                 torch.set_float32_matmul_precision("high" if fast else "highest")
                 torch.backends.cudnn.allow_tf32 = fast
-            with torch.inference_mode(), torch.autocast(self.device_type, enabled=False):
+            with torch.inference_mode(), without_autocast(self.device_type):
                 yield
         finally:
             torch.set_float32_matmul_precision(matmul)
@@ -58,9 +68,10 @@ class Forward:
 def prepare_forward(model: Model, precision: str, sample: Tensor | None = None) -> Forward:
     """Make the model ready to run in `precision`.
 
-    "auto" is the model's own type on a CPU. On a GPU a float32 model is tried in fp16 on `sample`
-    [B, C, H, W]: if every log-probability of the predicted class stays finite and within `TRUST`
-    of fp32, fp16 is used, else tf32. The deviation found is kept for the protocol.
+    "auto" is the model's own type on a CPU and on an Apple GPU. On a CUDA GPU a float32 model is
+    tried in fp16 on `sample` [B, C, H, W]: if every log-probability of the predicted class stays
+    finite and within `TRUST` of fp32, fp16 is used, else tf32. The deviation found is kept for the
+    protocol.
     """
     choose("precision", precision, PRECISIONS)
     if precision != "auto":
@@ -74,17 +85,17 @@ def prepare_forward(model: Model, precision: str, sample: Tensor | None = None) 
     return replace(chosen, deviation=deviation)
 
 
-def log_probabilities(logits: Tensor) -> Tensor:
-    """Log-softmax in at least float32."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
-
-
 def _forward(model: Model, precision: str) -> Forward:
     if precision == "tf32" and model.device.type != "cuda":
         raise FaithscopeError("Precision 'tf32' needs a CUDA GPU: use 'fp32' or 'auto' here.")
+    if precision == "fp64" and not has_float64(model.device):
+        raise FaithscopeError(
+            f"The device '{model.device.type}' has no float64: use precision='auto' here, or "
+            "device='cpu'."
+        )
     dtype = _DTYPES[precision]
     if dtype == model.dtype:
-        return Forward(precision, dtype, model.logits, model.device.type)
+        return Forward(precision, dtype, model.logits, model.device.type, model.output)
     try:
         module = copy.deepcopy(model.module).to(dtype).eval()
     except (RuntimeError, TypeError) as error:
@@ -94,16 +105,15 @@ def _forward(model: Model, precision: str) -> Forward:
         ) from error
 
     def logits(inputs: Tensor) -> Tensor:
-        return unwrap_logits(module(inputs), len(inputs))
+        return unwrap_logits(module(inputs), len(inputs), model.output)
 
-    return Forward(precision, dtype, logits, model.device.type)
+    return Forward(precision, dtype, logits, model.device.type, model.output)
 
 
 def _deviation(exact: Forward, fast: Forward, sample: Tensor) -> float:
     with exact.mode():
-        reference = log_probabilities(exact.logits(sample.to(exact.dtype)))
+        reference, predicted = exact.answer(sample.to(exact.dtype))
     with fast.mode():
-        tried = log_probabilities(fast.logits(sample.to(fast.dtype)))
-    predicted = reference.argmax(-1, keepdim=True)
-    off = (tried - reference).gather(1, predicted).abs().max()
+        tried, _ = fast.answer(sample.to(fast.dtype))
+    off = (tried - reference).gather(1, predicted[:, None]).abs().max()
     return float(off) if torch.isfinite(tried).all() else float("inf")

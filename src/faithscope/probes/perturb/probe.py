@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from torch import Tensor
 
 from faithscope.data import (
@@ -22,17 +20,19 @@ from faithscope.data import (
     ImageData,
     IndexedImages,
     Skipped,
-    as_tensor,
     in_random_order,
     load_data,
 )
-from faithscope.errors import FaithscopeError, check_encodable
-from faithscope.methods import METHODS, Method, resolve_methods
+from faithscope.errors import FaithscopeError
+from faithscope.methods import Method, resolve_methods
 from faithscope.metrics import Metric, SaCo, resolve_metrics
 from faithscope.models import Model, as_model, load_model, undisturbed
+from faithscope.models.device import placed, say_what_the_cpu_does
 from faithscope.perturb import FILLS
 from faithscope.probes.perturb.ask import Column, Setup
+from faithscope.probes.perturb.columns import choose_columns, matched_label
 from faithscope.probes.perturb.failures import FAILED, refuse_fatal, those_that_run
+from faithscope.probes.perturb.maps import digests, fit_maps, open_maps
 from faithscope.probes.perturb.plan import check_resolution, passes_per_image
 from faithscope.probes.perturb.precision import Forward, prepare_forward
 from faithscope.probes.perturb.rescore import rescore
@@ -102,22 +102,27 @@ class PerturbProbe:
     def prepare(self, request: Perturb, given: Given) -> Planned:
         """Check and plan an evaluation: what is asked for, and the objects behind its names."""
         methods, metrics = chosen_methods(request, given), chosen_metrics(request, given)
+        opened = open_maps(given.maps)
         model = _model(request, given)
         data = _data(request, given, model)
         target = _target(request, given, len(data))
-        maps = _given_maps(given.maps, len(data))
-        if not isinstance(data, IndexedImages) and (maps or isinstance(target, Tensor)):
+        if isinstance(data, IndexedImages):
+            maps = fit_maps(opened, data)
+        elif opened or isinstance(target, Tensor):
             raise FaithscopeError(
                 "Maps and targets for each image need images in a known order, not a loader: give "
                 "the images as a tensor, a list or a folder."
             )
+        else:
+            maps = {}
         first = _begin(data)
         images = first.example.images
-        columns = _columns(model, images, methods, maps, request)
+        chosen = choose_columns(model, first.example, methods, maps, request)
         n = _unit_count(model, images, request.units)
         k = one_k(request)
         check_resolution(metrics, k, _most_units(model, data, n, request.units))
-        forward, size = _tried_out(model, request, images.to(model.device))
+        say_what_the_cpu_does(model.device)
+        forward, size = _tried_out(model, request, placed(images, model.device))
         setup = Setup(
             request=request,
             k=k,
@@ -125,7 +130,7 @@ class PerturbProbe:
             forward=forward,
             fill=FILLS[request.fill],
             batch_size=size,
-            columns=columns,
+            columns=chosen.columns,
             metrics=metrics,
             maps=maps,
             target=target,
@@ -134,8 +139,9 @@ class PerturbProbe:
             update={
                 "model": model.name,
                 "data": data.name,
-                "methods": tuple(method.label for method in methods),
+                "methods": tuple(method.label for method in chosen.methods),
                 "metrics": tuple(metric.label for metric in metrics),
+                "output": model.output,
                 "precision": forward.precision,
                 "batch_size": size,
             }
@@ -144,17 +150,18 @@ class PerturbProbe:
             request=resolved,
             model=Named(name=model.name, fingerprint=model.fingerprint),
             data=Named(name=data.name, samples=len(data)),
-            methods=_method_cards(columns),
+            methods=_method_cards(chosen.columns),
             metrics=metric_cards(metrics),
+            left_out=chosen.left_out,
             given={
                 "normalisation": f"mean {model.mean}, std {model.std}",
                 **({"model": model.origin} if model.origin else {}),
                 **{f"method {own.label}": own.fingerprint for own in methods if own.fingerprint},
             },
             threads=threads_for(model.device),
-            shard=max(1, min(SHARD, (1 << 27) // (len(columns) * n))),
+            shard=max(1, min(SHARD, (1 << 27) // (len(chosen.columns) * n))),
         )
-        per_image = passes_per_image(metrics, n, len(columns), k=k)
+        per_image = passes_per_image(metrics, n, len(chosen.columns), k=k)
         tasks = _tasks(data, plan.shard, per_image)
         worker = first.worker(setup, data, request.pictures, tasks, plan.shard)
         expected = max(len(data), sum(len(batch.images) for batch in first.batches))
@@ -165,7 +172,7 @@ class PerturbProbe:
         """Run in the batches and the precision that were chosen before, with the same maps."""
         worker = planned.worker
         assert isinstance(worker, PerturbWorker)
-        given = {**planned.plan.given, **_digests(worker.setup.maps)}
+        given = {**planned.plan.given, **digests(worker.setup.maps.values())}
         plan = planned.plan.model_copy(update={"given": given})
         if there is None or not isinstance(before := there.request, Perturb):
             return replace(planned, plan=plan)
@@ -291,6 +298,7 @@ def load_named_model(request: Perturb, *, allow_code: bool = False) -> Model:
         checkpoint=request.checkpoint,
         device=request.device,
         trust_remote_code=request.trust_remote_code,
+        output=request.output,
     )
 
 
@@ -316,7 +324,7 @@ def _model(request: Perturb, given: Given) -> Model:
     if given.model is None:
         return load_named_model(request)
     _only_by_name(request, OF_A_NAME)
-    return as_model(given.model)
+    return as_model(given.model).with_output(request.output)
 
 
 def _data(request: Perturb, given: Given, model: Model) -> ImageData:
@@ -451,46 +459,6 @@ def _task(number: int, images: int, per_image: int, offset: int, positions: list
     )
 
 
-def _columns(
-    model: Model,
-    images: Tensor,
-    methods: list[Method],
-    given: Mapping[str, Tensor],
-    request: Perturb,
-) -> list[Column]:
-    """One column per method, per given map and per draw of random attribution."""
-    grid = model.grid(images.shape[-2], images.shape[-1])
-    for method in methods:
-        method.check(model, images)
-    for name, maps in given.items():
-        shape, size = tuple(maps.shape[1:]), tuple(images.shape[-2:])
-        if shape not in (size, grid):
-            raise FaithscopeError(
-                f"The maps '{name}' have shape {list(maps.shape)}: expected [{len(maps)}, "
-                f"{size[0]}, {size[1]}]"
-                + (f" or, by patch, [{len(maps)}, {grid[0]}, {grid[1]}]." if grid else ".")
-            )
-    columns = [Column(method.label, 0, method) for method in methods if not method.is_random]
-    columns += [Column(name) for name in given]
-    labels = [column.label for column in columns]
-    for label in labels:
-        if labels.count(label) > 1 or (label in given and label in METHODS):
-            raise FaithscopeError(f"'{label}' names both a method and given maps: rename the maps.")
-    baselines = {method.label: method for method in methods if method.is_random}
-    draws = request.random_draws
-    if draws:
-        baselines.setdefault("random", METHODS["random"])
-        if grid is not None:
-            baselines.setdefault("random_patch", METHODS["random_patch"])
-    for label, method in baselines.items():
-        if label in labels:
-            raise FaithscopeError(f"'{label}' is the name of random attribution: rename your own.")
-        columns += [Column(label, draw, method) for draw in range(max(1, draws))]
-    if not columns:
-        raise FaithscopeError("There is nothing to evaluate: give methods=… or maps=….")
-    return columns
-
-
 def _model_card(model: Model) -> ModelCard:
     return ModelCard(
         name=model.name,
@@ -528,8 +496,10 @@ def _matched(plan: Plan, maps: pa.Table) -> dict[str, MethodCard]:
     random = {card.label for card in plan.methods if card.is_random}
     cards = {}
     for card in plan.methods:
-        coarse = seen[card.label] == "patch" or plan.request.units == "patches"
-        match = "random_patch" if coarse else "random"
+        size = seen[card.label]
+        if size == "pixel" and plan.request.units == "patches":
+            size = "patch"
+        match = matched_label(size)
         matched = match if match in random and card.label not in random else None
         cards[card.label] = card.model_copy(
             update={"granularity": seen[card.label], "matched_random": matched}
@@ -571,48 +541,6 @@ def _fingerprint(samples: pa.Table) -> str:
     for sample, pixels in zip(*columns, strict=True):
         digest.update(f"{sample}|{pixels}".encode())
     return digest.hexdigest()
-
-
-def _given_maps(maps: Mapping[str, Any], count: int) -> dict[str, Tensor]:
-    given = {str(name): _as_maps(name, values) for name, values in maps.items()}
-    for name in given:
-        check_encodable("The name of maps", name)
-    if "" in given:
-        raise FaithscopeError("The maps '' have no name: give one, maps={'mine': …}.")
-    for name, values in given.items():
-        if values.ndim != 3 or (count and len(values) != count):
-            raise FaithscopeError(
-                f"The maps '{name}' have shape {list(values.shape)}: expected {count} maps, "
-                f"[{count}, height, width]."
-            )
-        if not values.is_floating_point():
-            given[name] = values.to(torch.float64)
-    return given
-
-
-def _as_maps(name: str, values: Any) -> Tensor:
-    try:
-        made = as_tensor(values).detach()
-    except (TypeError, ValueError, RuntimeError):
-        made = torch.empty(0, dtype=torch.complex64)
-    if made.is_complex():
-        raise FaithscopeError(
-            f"The maps '{name}' must be one tensor or array of real numbers, got "
-            f"{type(values).__name__}."
-        )
-    return made
-
-
-def _digests(maps: Mapping[str, Tensor]) -> dict[str, str]:
-    """Hashes of given maps: gigabytes of many images, so at once and without copies."""
-
-    def digest(values: Tensor) -> str:
-        content = values.detach().cpu().contiguous().view(torch.uint8).numpy()
-        return hashlib.blake2b(content.data, digest_size=16).hexdigest()
-
-    with ThreadPoolExecutor() as pool:
-        hashes = list(pool.map(digest, maps.values()))
-    return {f"maps {name}": found for name, found in zip(maps, hashes, strict=True)}
 
 
 def _unit_count(model: Model, images: Tensor, units: str) -> int:

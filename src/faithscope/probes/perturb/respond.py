@@ -13,7 +13,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.models.memory import halve, is_out_of_memory
 from faithscope.perturb import Fill, unit_mask_to_pixels
 from faithscope.probes.perturb.failures import FAILED, UNKNOWN, refuse_fatal, warn_of_moods
-from faithscope.probes.perturb.precision import Forward, log_probabilities
+from faithscope.probes.perturb.precision import Forward
 
 Advance = Callable[[int], None]
 
@@ -160,9 +160,8 @@ class Responder:
     def _answers(
         self, inputs: Tensor, part: Rows, target: Tensor | None, check: bool
     ) -> tuple[Tensor, Tensor]:
-        log_p = log_probabilities(self.forward.logits(inputs))
+        log_p, top1 = self.forward.answer(inputs)
         self.classes = log_p.shape[1]
-        top1 = log_p.argmax(-1)
         best = log_p.gather(1, top1[:, None])[:, 0]  # NaN if any answer is, for argmax finds that
         known = top1.where(~best.isnan(), UNKNOWN)
         if target is None:
@@ -193,10 +192,11 @@ def balanced(count: int, most: int) -> int:
 
 
 def choose_batch_size(forward: Forward, images: Tensor, most: int = 512) -> int:
-    """Choose a batch size once: by memory on a GPU, by input size on a CPU.
+    """Choose a batch size once: by memory on a CUDA GPU, by input size elsewhere.
 
-    On a GPU the activations of eight inputs are measured, and half of what is free is used. On a
-    CPU a batch holds about four million input values, what its caches like.
+    On a CUDA GPU the activations of eight inputs are measured, and half of what is free is used.
+    On a CPU a batch holds about four million input values, what its caches like; on an Apple GPU,
+    too, which does not tell how much memory was used at most.
 
     Shapes: images [B, C, H, W] on the model's device.
     """

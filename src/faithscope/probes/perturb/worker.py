@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -15,6 +16,7 @@ from faithscope.data import Batch, ImageData, IndexedImages, Skipped
 from faithscope.errors import FaithscopeError, said
 from faithscope.methods import explain_batch
 from faithscope.models import undisturbed
+from faithscope.models.device import placed, wait_for
 from faithscope.probes.perturb.ask import Answers, Setup, ask_shard
 from faithscope.probes.perturb.failures import (
     Failure,
@@ -177,29 +179,29 @@ class PerturbWorker:
 
     def _measured(self, places: slice) -> Mapping[str, float]:
         setup = self.setup
-        images = self.example.images[places].to(setup.model.device)
+        device = setup.model.device
+        images = placed(self.example.images[places], device)
         few = images.to(setup.forward.dtype)
         inputs = few.repeat(setup.batch_size // len(few) + 1, 1, 1, 1)[: setup.batch_size]
         with undisturbed(setup.model.module), setup.forward.mode():
-            per_pass = _timed(lambda: setup.forward.logits(inputs)) / len(inputs)
+            per_pass = _timed(lambda: setup.forward.logits(inputs), device) / len(inputs)
         wanted = [(column.method, column.draw) for column in setup.columns if column.method]
         target = torch.zeros(len(images), dtype=torch.int64, device=images.device)
         per_image = 0.0
         if wanted:
             keys = self.example.keys[places]
-            once = _timed(lambda: explain_batch(setup.model, images, target, wanted, keys=keys))
+            explain = partial(explain_batch, setup.model, images, target, wanted, keys=keys)
+            once = _timed(explain, device)
             per_image = once / len(images)
         return {"model passes": per_pass, "images": per_image}
 
 
-def _timed(call: Callable[[], Any]) -> float:
-    """Seconds of one call; where there is a GPU, after one to warm up."""
-    gpu = torch.cuda.is_available()
+def _timed(call: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of one call; on a GPU, after one to warm up."""
     seconds = 0.0
-    for _ in range(2 if gpu else 1):
+    for _ in range(1 if device.type == "cpu" else 2):
         started = time.perf_counter()
         call()
-        if gpu:
-            torch.cuda.synchronize()
+        wait_for(device)
         seconds = time.perf_counter() - started
     return seconds

@@ -21,7 +21,7 @@ from faithscope.data.text import TextData, TokenData, Tokens
 from faithscope.errors import FaithscopeError
 from faithscope.methods import Method
 from faithscope.methods.encoder import explain_tokens
-from faithscope.models.sources import choose_device
+from faithscope.models.device import device_to_train_on
 from faithscope.models.text_classifier import Pretrained, TextClassifier, read_lengths
 from faithscope.probes.retrain.classification import classification_scores, selection_score
 from faithscope.probes.retrain.learner import Learner, Recipe, Trained, Training, Weights
@@ -78,7 +78,7 @@ class FinetuneLearner(Learner):
         trust_remote_code: bool = False,
     ) -> None:
         self.name = name
-        self.device = str(choose_device(device))
+        self.device = str(device_to_train_on(device))
         self.recipe = recipe or finetune_recipe(data.kind)
         self.checkpoint = Pretrained(
             name, len(data.classes), pretrained=pretrained, trust_remote_code=trust_remote_code

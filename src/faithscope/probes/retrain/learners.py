@@ -7,7 +7,7 @@ from typing import Any
 
 from faithscope.data.text import TextData
 from faithscope.errors import FaithscopeError, unknown
-from faithscope.models.sources import choose_device
+from faithscope.models.device import device_to_train_on
 from faithscope.probes.retrain.learner import Learner
 from faithscope.request.code import split_label
 
@@ -57,7 +57,7 @@ def _load(
 ) -> Learner:
     asked = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    place = str(choose_device(device))
+    place = str(device_to_train_on(device))
     if name == "bilstm":
         if trust_remote_code:
             raise FaithscopeError("trust_remote_code is for models of Hugging Face, hf:….")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,9 +15,10 @@ import torch
 
 from faithscope.data.text import TextData, TokenData, check_texts
 from faithscope.data.text_sources import describe, load_text
-from faithscope.errors import FaithscopeError, shown
+from faithscope.errors import FaithscopeError, shown, warn
 from faithscope.methods import METHODS, Method, resolve_methods
 from faithscope.metrics import TrainingMetric, resolve_metrics
+from faithscope.probes.refusals import leave_out
 from faithscope.probes.retrain.doubts import doubts_of
 from faithscope.probes.retrain.jobs import (
     MOST_SEEDS,
@@ -132,7 +132,7 @@ class RetrainProbe:
             data=Named(name=tokens.name, fingerprint=fingerprint(tokens), samples=len(tokens.test)),
             methods=_method_cards(chosen),
             metrics=metric_cards(metrics, texts.metric),
-            left_out=tuple(left_out),
+            left_out=left_out,
             given={"metric": texts.metric, "selection": texts.selection},
             recipe=recipe,
             threads=threads_for(learner.device),
@@ -210,7 +210,7 @@ def _planned(plan: Plan, worker: RetrainWorker) -> Planned:
         device=str(worker.learner.device),
     )
     jobs = next(iter(worker.jobs.values()))
-    data = _data_card(plan, worker.texts, worker.data, jobs)
+    data = _data_card(worker.texts, worker.data, jobs)
     return Planned(plan, worker, retrain_tasks(plan), Known(data, model, worker.metrics))
 
 
@@ -222,10 +222,9 @@ def _warn_of_lost_weights(tasks: Sequence[Task], store: Store) -> None:
         not store.has_tensor(name, "weights.") and not store.is_spoilt(name) for name in models
     )
     if gone:
-        warnings.warn(
+        warn(
             f"The weights of {gone:,} finished trainings in '{store.root}' were not kept and are "
-            "not brought back: to have them all, choose another folder.",
-            stacklevel=2,
+            "not brought back: to have them all, choose another folder."
         )
 
 
@@ -423,20 +422,16 @@ def _part(learner: Any, name: str) -> Any:
 
 def _measures(
     request: Retrain, asked: Sequence[Method], learner: Learner
-) -> tuple[list[Method], list[Left]]:
-    """The measures, and of "all" or "registered" which the model cannot give, and why."""
-    everything = len(request.methods) == 1 and request.methods[0] in ("all", "registered")
-    lenient = everything and not request.strict
-    chosen, left_out = list[Method](), list[Left]()
+) -> tuple[list[Method], tuple[Left, ...]]:
+    """The measures that the model can give, random among them, and those it cannot, and why."""
+    refused = dict[str, FaithscopeError]()
     for item in asked:
         try:
             if item.reads_model:
                 learner.check(item)
-            chosen.append(item)
         except FaithscopeError as error:
-            if not lenient:
-                raise
-            left_out.append(Left(name=item.label, why=error.reason))
+            refused[item.label] = error
+    chosen, left_out = leave_out(asked, refused, asked=request.methods, strict=request.strict)
     if BASELINE not in [item.label for item in chosen]:
         chosen.append(METHODS.of("text")[BASELINE])
     return chosen, left_out
@@ -471,10 +466,9 @@ def _check_lengths(data: TokenData, levels: Sequence[int], strategy: str) -> Non
         )
 
 
-def _data_card(plan: Plan, texts: TextData, data: TokenData, jobs: Jobs) -> DataCard:
+def _data_card(texts: TextData, data: TokenData, jobs: Jobs) -> DataCard:
     about = describe(texts, data)
     majority, vectors = about["majority"], about["vectors"]
-    left = [f"{item.name} is left out: {item.why}." for item in plan.left_out]
     return DataCard(
         name=about["name"],
         samples=len(data.test),
@@ -490,7 +484,7 @@ def _data_card(plan: Plan, texts: TextData, data: TokenData, jobs: Jobs) -> Data
             majority=Majority(label=majority["class"], score=majority["score"]),
             truncated=about["truncated"],
             vectors=None if vectors is None else Vectors(**vectors),
-            notes=(*about["notes"], *left, *_too_short(data, jobs)),
+            notes=(*about["notes"], *_too_short(data, jobs)),
         ),
     )
 

@@ -1,0 +1,85 @@
+"""A trial: which methods a model allows, and how fine their maps are, seen on one image.
+
+A method says what it needs, but only a pass shows whether the model's inside is what it seems:
+views check themselves while they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from faithscope.errors import FaithscopeError
+from faithscope.methods.explain import explain_batch
+from faithscope.methods.method import Method
+from faithscope.models import Model
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """What was found, by label: why a method is refused, and the shape [h, w] of its maps."""
+
+    refused: Mapping[str, FaithscopeError]
+    shapes: Mapping[str, tuple[int, int]]
+
+
+def check_methods(
+    model: Model, images: Tensor, methods: Sequence[Method]
+) -> dict[str, FaithscopeError]:
+    """The methods that lack, by what they declare, something they need to see, and what it is."""
+    refused = {}
+    for method in methods:
+        try:
+            method.check(model, images)
+        except FaithscopeError as error:
+            refused[method.label] = error
+    return refused
+
+
+def try_methods(
+    model: Model, images: Tensor, methods: Sequence[Method], *, keys: Sequence[str], seed: int = 0
+) -> Trial:
+    """Explain one image [1, C, H, W] of `images` by the methods that may be refused doing so.
+
+    All are tried in one pass, and one by one only if that fails, so that none spoils the trial of
+    another. What somebody's own code raises is no refusal: it is tried on the next image, and left
+    to the run if it fails on all.
+    """
+    refused = check_methods(model, images, methods)
+    shapes: dict[str, tuple[int, int]] = {}
+    waiting = [held for held in methods if held.label not in refused and needs_trial(held)]
+    for place in range(len(images)):
+        if not waiting:
+            break
+        part = slice(place, place + 1)
+        found = _explained(model, images[part], waiting, keys[part], seed)
+        waiting = []
+        for method, made in found:
+            if isinstance(made, Tensor):
+                shapes[method.label] = (made.shape[-2], made.shape[-1])
+            elif isinstance(made, FaithscopeError):
+                refused[method.label] = made
+            else:
+                waiting.append(method)
+    return Trial(refused, shapes)
+
+
+def needs_trial(method: Method) -> bool:
+    """Whether a method reads the model's inside, or its maps can be of any size."""
+    return bool(method.needs - {"gradient"}) or method.granularity != "pixel"
+
+
+def _explained(
+    model: Model, image: Tensor, methods: Sequence[Method], keys: Sequence[str], seed: int
+) -> list[tuple[Method, Tensor | Exception]]:
+    """The map of each method, or what it raised."""
+    try:
+        pairs = [(method, 0) for method in methods]
+        maps = explain_batch(model, image, None, pairs, keys=keys, seed=seed)
+        return list(zip(methods, maps, strict=True))
+    except Exception as error:
+        if len(methods) == 1:
+            return [(methods[0], error)]
+    return [found for method in methods for found in _explained(model, image, [method], keys, seed)]
