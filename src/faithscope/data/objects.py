@@ -92,7 +92,7 @@ def as_image_data(
         held: ImageData = data
         return held
     if isinstance(data, Iterable) and not isinstance(data, Mapping):
-        return LoaderImages(data, _loader_length(data))
+        return LoaderImages(data, _loader_length(data), "tensor")  # as it always was
     raise FaithscopeError(
         f"Images are a tensor [B, C, H, W], a PIL image, a list, a path, a data set or a loader, "
         f"got {type(data).__name__}."
