@@ -340,9 +340,7 @@ WRAPPED = {
     "data_parallel": Family(lambda: nn.DataParallel(timm_vit())),
     "normalised_first": Family(lambda: nn.Sequential(Normalise(), timm_vit())),
     "probe": Family(lambda: Probe(timm_vit(num_classes=0))),
-    "probe_of_the_mean": Family(
-        lambda: Probe(timm_vit(num_classes=0), mean=True), readout="mean"
-    ),
+    "probe_of_the_mean": Family(lambda: Probe(timm_vit(num_classes=0), mean=True), readout="mean"),
     "mlp_head": Family(lambda: Probe(timm_vit(num_classes=0), mlp_head())),
     "pooled_in_dict": Family(lambda: InDict(timm_vit(global_pool="avg")), readout="mean"),
 }
@@ -370,9 +368,7 @@ OTHERS = {
     "rope_mixed": Family(lambda: small("vit_small_patch16_rope_mixed_224"), depth=2),
     "dinov3": pooled(lambda: small("vit_small_patch16_dinov3"), 5),
     "dinov3_plus": pooled(lambda: small("vit_small_plus_patch16_dinov3"), 5),
-    "pe_core": Family(
-        lambda: small("vit_pe_core_tiny_patch16_384"), readout="attention", depth=2
-    ),
+    "pe_core": Family(lambda: small("vit_pe_core_tiny_patch16_384"), readout="attention", depth=2),
     "pe_spatial": pooled(lambda: small("vit_pe_spatial_tiny_patch16_512")),
     "beit": pooled(lambda: small("beit_base_patch16_224")),
     "beit_shared_bias": pooled(
@@ -380,9 +376,7 @@ OTHERS = {
     ),
     "relative_positions": pooled(lambda: small("vit_relpos_small_patch16_224"), 0),
     "shared_relative_positions": pooled(lambda: small("vit_srelpos_small_patch16_224"), 0),
-    "post_norm_relative_positions": pooled(
-        lambda: small("vit_relpos_base_patch16_rpn_224"), 0
-    ),
+    "post_norm_relative_positions": pooled(lambda: small("vit_relpos_base_patch16_rpn_224"), 0),
     "siglip": Family(
         lambda: small("vit_base_patch16_siglip_224"), prefix=0, readout="attention", depth=2
     ),

@@ -21,7 +21,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
 from faithscope.methods.readout import find_readout, tokenwise
 from faithscope.models import Model, ViTView
-from faithscope.models.tape import Call, Tape, by_token, first_tensor
+from faithscope.models.tape import Call, Tape, first_tensor
 
 _OF_ATTENTION = frozenset({"attention", "attention_gradient"})
 _OF_STREAM = frozenset({"stream", "stream_gradient", "relevance", "tapes"})
