@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 import timm
 import torch
 import transformers
+from timm.layers import GluMlp, RmsNorm, SwiGLU, SwiGLUPacked
+from timm.models.beit import Beit
 from timm.models.deit import VisionTransformerDistilled
-from timm.models.vision_transformer import Attention, ParallelThingsBlock, VisionTransformer
+from timm.models.eva import Eva
+from timm.models.vision_transformer import (
+    Attention,
+    ParallelScalingBlock,
+    ParallelThingsBlock,
+    ResPostBlock,
+    VisionTransformer,
+)
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 
+import faithscope as fs
 from faithscope import FaithscopeError
+from faithscope.models import Model
 
 DEPTH, HEADS, CLASSES = 3, 2, 5
 TIMM = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": DEPTH, "num_heads": HEADS}
@@ -57,13 +69,16 @@ def seeded(build: Callable[[], nn.Module], dtype: torch.dtype = torch.float64) -
 
 @dataclass(frozen=True)
 class Family:
-    """How to build a tiny model, and the facts its adapter has to find."""
+    """How to build a tiny model, and what faithscope has to find in it."""
 
     build: Callable[[], nn.Module]
     size: tuple[int, int] = (32, 32)
     patch: tuple[int, int] = (8, 8)
     prefix: int = 1
     readout: str = "class"
+    depth: int = DEPTH
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """What fs.wrap must be told."""
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -71,6 +86,9 @@ class Family:
 
     def module(self, dtype: torch.dtype = torch.float64) -> nn.Module:
         return seeded(self.build, dtype)
+
+    def model(self) -> Model:
+        return fs.wrap(self.module(), **self.told)
 
     def images(self, count: int = 2, dtype: torch.dtype = torch.float64) -> Tensor:
         return images_of(self.size, count, dtype)
@@ -100,51 +118,9 @@ FAMILIES = {
 }
 
 
-class GatedAttention(Attention):
-    def forward(self, tokens: Tensor, **options: Any) -> Tensor:
-        return super().forward(tokens, **options) * tokens.sigmoid()
-
-
-def timm_gated() -> nn.Module:
-    module = timm_vit()
-    for block in module.blocks:
-        block.attn.__class__ = GatedAttention
-    return module
-
-
-def timm_pooled_with_prefix() -> nn.Module:
-    module = timm_vit(global_pool="avg")
-    module.pool_include_prefix = True
-    return module
-
-
 def timm_model(name: str, **options: Any) -> nn.Module:
     module: nn.Module = timm.create_model(name, num_classes=CLASSES, **options)
     return module
-
-
-SWIN = {"img_size": 32, "window_size": 4, "embed_dim": 24, "depths": (1, 1), "num_heads": (1, 2)}
-SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
-
-UNADAPTABLE: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "rope": (lambda: timm_model("eva02_tiny_patch14_224", **SMALL), "'blocks.1.attn'"),
-    "relative_positions": (
-        lambda: timm_model("vit_relpos_small_patch16_224", **SMALL),
-        "'blocks.1.attn'",
-    ),
-    "gated_attention": (timm_gated, "'blocks.2.attn'"),
-    "hf_relative_positions": (
-        lambda: hf("Beit", use_relative_position_bias=True),
-        "attention",
-    ),
-    "talking_heads": (lambda: timm_model("cait_xxs24_224", **SMALL), "prefix_tokens"),
-    "parallel_attentions": (lambda: timm_vit(block_fn=ParallelThingsBlock), "attention=[…]"),
-    "windows": (lambda: timm_model("swin_tiny_patch4_window7_224", **SWIN), "prefix_tokens"),
-    "attention_pooling": (lambda: timm_vit(global_pool="map"), "readout"),
-    "pooled_prefix": (timm_pooled_with_prefix, "readout"),
-    "convolutions": (lambda: timm_model("resnet10t"), "attention=[…], prefix_tokens=…"),
-}
-"""Models whose attention faithscope does not know, and what the refusal has to name."""
 
 
 @contextmanager
@@ -216,12 +192,238 @@ VARIANTS = {
 """Further ViTs that have the canonical parts; every method must be right for each."""
 
 
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
+
+
+def small(name: str, **options: Any) -> nn.Module:
+    return timm_model(name, **{**SMALL, **options})
+
+
+def eva(**options: Any) -> nn.Module:
+    return Eva(**{**SMALL, "num_classes": CLASSES, "mlp_ratio": 2, **options})
+
+
+def eva_gated() -> nn.Module:
+    module = eva(use_rot_pos_emb=True)
+    for block in module.blocks:
+        block.attn.gate = nn.Linear(24, 24)
+    return module
+
+
+def hf_towers(kind: str) -> nn.Module:
+    """A classifier on the vision tower of a model of images and texts."""
+    tiny = {"image_size": 32, "patch_size": 8, "hidden_size": 24, "intermediate_size": 48}
+    tiny |= {"num_hidden_layers": 2, "num_attention_heads": HEADS}
+    vision = getattr(transformers, f"{kind}VisionConfig")(**tiny).to_dict()
+    config = getattr(transformers, f"{kind}Config")(vision_config=vision, num_labels=CLASSES)
+    made: nn.Module = getattr(transformers, f"{kind}ForImageClassification")(config)
+    return made
+
+
+class GatedAttention(Attention):
+    """Attention whose output is gated by its input."""
+
+    def forward(self, tokens: Tensor, **options: Any) -> Tensor:
+        return super().forward(tokens, **options) * self.gate(tokens)
+
+
+def timm_gated() -> nn.Module:
+    module = timm_vit()
+    for block in module.blocks:
+        block.attn.__class__ = GatedAttention
+        block.attn.gate = nn.Sigmoid()
+    return module
+
+
+def timm_pooled_with_prefix() -> nn.Module:
+    module = timm_vit(global_pool="avg")
+    module.pool_include_prefix = True
+    return module
+
+
+class InDict(nn.Module):
+    """Somebody's own module around a classifier, which answers with a dict."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.net(images)}
+
+
+class Probe(nn.Module):
+    """A head on what a backbone gives: its class token, or the mean of its patches."""
+
+    def __init__(
+        self, backbone: nn.Module, head: nn.Module | None = None, *, mean: bool = False
+    ) -> None:
+        super().__init__()
+        self.backbone, self.mean = backbone, mean
+        self.fc = nn.Linear(24, CLASSES) if head is None else head
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.mean:
+            features = self.backbone.forward_features(images)[:, 1:].mean(1)
+        else:
+            features = self.backbone(images)
+        features = getattr(features, "pooler_output", features)
+        logits: Tensor = self.fc(features)
+        return logits
+
+
+def mlp_head() -> nn.Module:
+    head = nn.Sequential(
+        nn.Linear(24, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Dropout(0.1), nn.Linear(16, CLASSES)
+    )
+    head[1].running_mean.normal_(0, 0.1)
+    head[1].running_var.uniform_(0.5, 2)
+    return head
+
+
+class Normalise(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        mean, std = images.new_tensor([0.49, 0.46, 0.41]), images.new_tensor([0.2, 0.3, 0.4])
+        return (images - mean[:, None, None]) / std[:, None, None]
+
+
+class ClipBlock(nn.Module):
+    """A block as open_clip has it: torch's own attention and names of its own."""
+
+    def __init__(self, width: int = 24, heads: int = HEADS) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.mlp = nn.Sequential()
+        self.mlp.add_module("c_fc", nn.Linear(width, 2 * width))
+        self.mlp.add_module("gelu", nn.GELU())
+        self.mlp.add_module("c_proj", nn.Linear(2 * width, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        normed = self.ln_1(tokens)
+        tokens = tokens + self.attn(normed, normed, normed, need_weights=False)[0]
+        mixed: Tensor = tokens + self.mlp(self.ln_2(tokens))
+        return mixed
+
+
+class ClipTower(nn.Module):
+    """An image tower as open_clip has it: a norm before the blocks, a projection behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch_size, self.image_size = (8, 8), (32, 32)
+        self.conv1 = nn.Conv2d(3, 24, 8, 8, bias=False)
+        self.class_embedding = nn.Parameter(torch.zeros(24))
+        self.positional_embedding = nn.Parameter(torch.zeros(17, 24))
+        self.ln_pre, self.ln_post = nn.LayerNorm(24), nn.LayerNorm(24)
+        self.resblocks = nn.ModuleList(ClipBlock() for _ in range(2))
+        self.proj = nn.Parameter(torch.zeros(24, CLASSES))
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.conv1(images).reshape(len(images), 24, -1).permute(0, 2, 1)
+        first = self.class_embedding.view(1, 1, -1).expand(len(images), -1, -1)
+        tokens = torch.cat([first, patches], dim=1) + self.positional_embedding
+        tokens = self.ln_pre(tokens)
+        for block in self.resblocks:
+            tokens = block(tokens)
+        logits: Tensor = self.ln_post(tokens)[:, 0] @ self.proj
+        return logits
+
+
+def pooled(build: Callable[[], nn.Module], prefix: int = 1, **facts: Any) -> Family:
+    """A family of two blocks whose head reads the mean of the patches."""
+    return Family(build, prefix=prefix, **{"readout": "mean", "depth": 2, **facts})
+
+
+WRAPPED = {
+    "in_dict": Family(lambda: InDict(timm_vit())),
+    "data_parallel": Family(lambda: nn.DataParallel(timm_vit())),
+    "normalised_first": Family(lambda: nn.Sequential(Normalise(), timm_vit())),
+    "probe": Family(lambda: Probe(timm_vit(num_classes=0))),
+    "probe_of_the_mean": Family(lambda: Probe(timm_vit(num_classes=0), mean=True), readout="mean"),
+    "mlp_head": Family(lambda: Probe(timm_vit(num_classes=0), mlp_head())),
+    "pooled_in_dict": Family(lambda: InDict(timm_vit(global_pool="avg")), readout="mean"),
+}
+"""ViTs inside somebody's own module."""
+
+OTHERS = {
+    "eva02": pooled(lambda: small("eva02_tiny_patch14_224")),
+    "eva_giant": pooled(lambda: small("eva_giant_patch14_224")),
+    "eva_post_norm": pooled(lambda: eva(use_post_norm=True)),
+    "eva_gated": pooled(eva_gated),
+    "eva_scaled_swiglu": pooled(
+        lambda: eva(use_rot_pos_emb=True, swiglu_mlp=True, scale_mlp=True, scale_attn_inner=True)
+    ),
+    "grouped_queries": pooled(
+        lambda: eva(
+            embed_dim=32,
+            num_heads=4,
+            num_kv_heads=2,
+            use_rot_pos_emb=True,
+            attn_type="rope",
+            qkv_fused=False,
+        )
+    ),
+    "rope": Family(lambda: small("vit_small_patch16_rope_224"), depth=2),
+    "rope_mixed": Family(lambda: small("vit_small_patch16_rope_mixed_224"), depth=2),
+    "dinov3": pooled(lambda: small("vit_small_patch16_dinov3"), 5),
+    "dinov3_plus": pooled(lambda: small("vit_small_plus_patch16_dinov3"), 5),
+    "pe_core": Family(lambda: small("vit_pe_core_tiny_patch16_384"), readout="attention", depth=2),
+    "pe_spatial": pooled(lambda: small("vit_pe_spatial_tiny_patch16_512")),
+    "beit": pooled(lambda: small("beit_base_patch16_224")),
+    "beit_shared_bias": pooled(
+        lambda: Beit(**SMALL, num_classes=CLASSES, use_shared_rel_pos_bias=True)
+    ),
+    "relative_positions": pooled(lambda: small("vit_relpos_small_patch16_224"), 0),
+    "shared_relative_positions": pooled(lambda: small("vit_srelpos_small_patch16_224"), 0),
+    "post_norm_relative_positions": pooled(lambda: small("vit_relpos_base_patch16_rpn_224"), 0),
+    "siglip": Family(
+        lambda: small("vit_base_patch16_siglip_224"), prefix=0, readout="attention", depth=2
+    ),
+    "attention_pool": Family(lambda: timm_vit(global_pool="map"), readout="attention"),
+    "pooled_prefix": Family(timm_pooled_with_prefix, readout="all"),
+    "parallel": Family(lambda: timm_vit(block_fn=ParallelThingsBlock)),
+    "parallel_scaling": Family(lambda: timm_vit(block_fn=ParallelScalingBlock)),
+    "parallel_scaling_fused": Family(
+        lambda: timm_vit(block_fn=partial(ParallelScalingBlock, fuse_out_proj=True))
+    ),
+    "post_norm": Family(lambda: timm_vit(block_fn=ResPostBlock, init_values=1)),
+    "swiglu": Family(lambda: timm_vit(mlp_layer=SwiGLU)),
+    "swiglu_packed": Family(lambda: timm_vit(mlp_layer=SwiGLUPacked)),
+    "glu": Family(lambda: timm_vit(mlp_layer=GluMlp)),
+    "rms_norm": Family(lambda: timm_vit(norm_layer=RmsNorm)),
+    "gated_attention": Family(timm_gated),
+    "open_clip": Family(ClipTower, depth=2),
+    "hf_beit": Family(lambda: hf("Beit"), readout="mean"),
+    "hf_beit_bias": Family(lambda: hf("Beit", use_relative_position_bias=True), readout="mean"),
+    "hf_beit_shared_bias": Family(
+        lambda: hf("Beit", use_shared_relative_position_bias=True), readout="mean"
+    ),
+    "hf_data2vec": Family(lambda: hf("Data2VecVision"), readout="mean"),
+    "hf_ijepa": Family(lambda: hf("IJepa"), prefix=0, readout="mean"),
+    "hf_clip": pooled(lambda: hf_towers("CLIP")),
+    "hf_siglip": pooled(lambda: hf_towers("Siglip"), 0),
+    "hf_swiglu": Family(lambda: hf("Dinov2", mlp_ratio=2, use_swiglu_ffn=True)),
+    "hf_dinov3": Family(
+        lambda: Probe(hf("DINOv3ViT", "DINOv3ViTModel", num_register_tokens=2)), prefix=3
+    ),
+    "hf_dinov3_gated": Family(
+        lambda: Probe(hf("DINOv3ViT", "DINOv3ViTModel", use_gated_mlp=True)), prefix=1
+    ),
+    **WRAPPED,
+}
+"""ViTs with other parts: rotary and relative positions, gates, other norms, blocks and heads."""
+
+EVERY = {**FAMILIES, **VARIANTS, **OTHERS}
+
+
 def blocks_of(module: nn.Module) -> list[nn.Module]:
-    for path in ("blocks", "encoder.layers"):
-        if hasattr(module, path.split(".")[0]):
-            return list(module.get_submodule(path))
-    lists = [child for child in module.modules() if isinstance(child, nn.ModuleList)]
-    return list(next(child for child in lists if len(child) == module.config.num_hidden_layers))
+    """The blocks of any of these models, by the names that libraries give them."""
+    names = ("blocks", "layers", "layer", "resblocks")
+    for name, child in module.named_modules():
+        if name.rpartition(".")[2] in names and isinstance(child, nn.ModuleList | nn.Sequential):
+            return list(child)
+    raise LookupError(type(module).__name__)
 
 
 def state_of(module: nn.Module, *, but: str = "nothing") -> dict[str, object]:

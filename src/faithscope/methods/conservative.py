@@ -51,7 +51,8 @@ def conservative_lrp(
         else:
             start = wanted = before_norm(stem, entered)
         leaf = wanted.detach().clone().requires_grad_(True)
-        tokens = stem.replay(start, leaf, entered)
+        tokens = stem.replay(start, leaf, entered, "its patch embedding")
+        check_recomputed("The patch embedding", tokens, entered)
         (found,) = torch.autograd.grad(tokens, leaf, gradient)
     product = leaf.detach() * found
     if at == "pixels":
@@ -66,9 +67,9 @@ def conservative_gradient(evidence: Evidence, *, norm: str, activation: str) -> 
     head, target = evidence.tape("head"), evidence.target
     recorded = evidence.tensor("logits")
     blocks = evidence.vit.require_blocks("conservative_lrp")
-    with torch.enable_grad(), Simplified(norm, activation):
+    with torch.enable_grad(), Simplified(norm, activation) as mode:
         tokens = head.roots[0].detach().clone().requires_grad_(True)
-        logits = head.replay(head.roots[0], tokens, recorded)
+        logits = head.replay(head.roots[0], tokens, recorded, "its head")
         check_recomputed("The head", logits, recorded)
         chosen = logits.gather(1, target[:, None]).sum()
         (gradient,) = torch.autograd.grad(chosen, tokens)
@@ -76,7 +77,14 @@ def conservative_gradient(evidence: Evidence, *, norm: str, activation: str) -> 
             list(zip(blocks.items(), evidence.calls("block_calls"), strict=True))
         ):
             tokens = call.tokens.detach().clone().requires_grad_(True)
+            mode.attended = False
             left = call.again(block, tokens)
+            if not mode.attended:
+                raise FaithscopeError(
+                    f"conservative_lrp saw no softmax in the block '{name}', so its attention "
+                    "cannot be held constant: choose other methods.",
+                    reason=f"no softmax was seen in the block '{name}'",
+                )
             check_recomputed(f"The block '{name}'", left, call.output, tokens)
             (gradient,) = torch.autograd.grad(left, tokens, gradient)
     return gradient
@@ -104,6 +112,12 @@ def _patches(stem: Tape) -> Tensor:
     return made[0]
 
 
+def _is_deviation(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether a norm that is written out makes its deviation here."""
+    root = name in ("pow", "__pow__") and args[1] in (0.5, -0.5)
+    return root or name in ("rsqrt", "sqrt", "std")
+
+
 class Simplified(TorchFunctionMode):
     """Runs a model with the same values but fewer ways for gradients to flow.
 
@@ -113,6 +127,8 @@ class Simplified(TorchFunctionMode):
     def __init__(self, norm: str, activation: str) -> None:
         super().__init__()
         self.norm, self.activation = norm, activation
+        self.attended = False
+        """Whether some attention was held constant."""
         self._activated: dict[int, tuple[Tensor, Tensor]] = {}
         """By their ids, outputs of activations and what they were made of."""
         self._scaled: dict[int, tuple[Tensor, Tensor]] = {}
@@ -127,6 +143,8 @@ class Simplified(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if name in ("scaled_dot_product_attention", "multi_head_attention_forward", "softmax"):
+            self.attended = True
         if name == "scaled_dot_product_attention":
             tape = Tape()
             tape.root(args[0] if args else kwargs["query"])
@@ -138,7 +156,7 @@ class Simplified(TorchFunctionMode):
             return self._multi_head(func, args, kwargs)
         if name == "softmax":
             return func(*args, **kwargs).detach()
-        if name == "rsqrt" and self.norm != "none":
+        if self.norm != "none" and _is_deviation(name, args):
             return func(*args, **kwargs).detach()
         if name in ("layer_norm", "rms_norm", "normalize") and self.norm != "none":
             return self._normalise(name, func, args, kwargs)
@@ -146,7 +164,7 @@ class Simplified(TorchFunctionMode):
             raise FaithscopeError(
                 f"conservative_lrp knows LayerNorm and RMSNorm, but this model uses {name}: choose "
                 "other methods.",
-                reason=f"it knows LayerNorm and RMSNorm, but this model uses {name}",
+                reason=f"conservative_lrp knows LayerNorm and RMSNorm, but this model uses {name}",
             )
         if name in ELEMENTWISE and "dropout" not in name:
             return self._activate(name, func, args, kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from faithscope.errors import FaithscopeError
 from faithscope.methods.attention import check_start, head_mean, positive, roll
 from faithscope.methods.evidence import Evidence, Layer
 from faithscope.methods.method import layer_method, register_method
@@ -12,12 +13,16 @@ from faithscope.methods.relevance import Descent, Rules
 
 
 def _needs(*, gradient: bool, **_: object) -> tuple[str, ...]:
-    return ("relevance", "attention_gradient") if gradient else ("relevance",)
+    return ("relevance", "attention", *(["attention_gradient"] if gradient else []))
 
 
 def _relevant_attention(layer: Layer, rules: str, gradient: bool) -> Tensor:
     """Positive relevance of attention, times its gradient if asked, mean over heads: [B, N, N]."""
     relevance = layer.relevance(rules)
+    if relevance.shape != layer.attention.shape:  # which a view has checked
+        raise FaithscopeError(
+            "The relevance of attention is not of its shape: use lrp, which needs no attention."
+        )
     if gradient:
         relevance = relevance * layer.attention_gradient
     return head_mean(positive(relevance))

@@ -17,8 +17,28 @@ from faithscope.errors import FaithscopeError
 from faithscope.models import ViTView
 from faithscope.models.tape import Tape, by_token
 
+TOKENWISE = frozenset({"norm", "pass", "sum", "gate", "linear"})
+"""Kinds of operations that treat every token by itself, where the shape says one for each."""
+COPIES = frozenset("contiguous clone to type_as type float double half bfloat16".split())
+
 EQUAL = 1e-5
 """How far gradients may be apart, relative to the largest, to count as the same."""
+
+
+def tokenwise(head: Tape) -> list[Tensor]:
+    """Tensors [B, N, D] behind the last block in which no token has met another, first to last."""
+    if not head.roots:
+        return []
+    root = head.roots[0]
+    known = {id(root): root}
+    for node in head.nodes:
+        alone = node.kind in TOKENWISE or node.name in COPIES
+        made = node.output if alone and len(node.outputs) == 1 else None
+        if made is None or made.ndim != 3 or made.shape[:2] != root.shape[:2]:
+            continue
+        if all(id(tensor) in known for tensor in node.inputs):
+            known[id(made)] = made
+    return list(known.values())
 
 
 def find_readout(
@@ -32,7 +52,7 @@ def find_readout(
     """The weights with which the head of a ViT reads its tokens.
 
     Args:
-        gradients: of the target logit, at tensors that have one vector a token, first to last.
+        gradients: of the target logit, at the tensors of `tokenwise`.
         head: the operations behind the last block.
         vit: what is known or was said of the model.
         name: of the model.

@@ -197,6 +197,7 @@ class Descent:
         """Take relevance from an output of the tape to its root."""
         if pixels:
             self._find_pixels(root)
+        self.tape.check_kept(self.where)
         self._deliver(output, relevance, "start")
         for node in reversed(self.tape.nodes):
             given = [self._collect(tensor) for tensor in node.outputs]

@@ -19,9 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
-from faithscope.methods.readout import find_readout
+from faithscope.methods.readout import find_readout, tokenwise
 from faithscope.models import Model, ViTView
-from faithscope.models.tape import Call, Tape, by_token, first_tensor
+from faithscope.models.tape import Call, Tape, first_tensor
 
 _OF_ATTENTION = frozenset({"attention", "attention_gradient"})
 _OF_STREAM = frozenset({"stream", "stream_gradient", "relevance", "tapes"})
@@ -167,16 +167,8 @@ class Record:
             )
 
     def read_from(self) -> list[Tensor]:
-        """Tensors from which the head may take tokens: those that still have one for each."""
-        if not self.head.roots:
-            return []
-        root = self.head.roots[0]
-        made = [tensor for node in self.head.nodes for tensor in node.outputs]
-        return [
-            tensor
-            for tensor in (root, *made)
-            if tensor.requires_grad and by_token(tensor, root) is not None
-        ]
+        """Tensors from which the head may take tokens."""
+        return [tensor for tensor in tokenwise(self.head) if tensor.requires_grad]
 
     def trace(self, logits: Tensor, needs: frozenset[str], **found: Any) -> Trace:
         """What was seen, outside of any graph; tapes only where they are needed."""

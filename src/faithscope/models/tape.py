@@ -20,6 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from faithscope.errors import FaithscopeError
+
 ELEMENTWISE = frozenset(
     """
     gelu silu relu relu_ relu6 tanh sigmoid softplus elu selu celu leaky_relu hardswish hardsigmoid
@@ -127,13 +129,23 @@ class Tape(TorchFunctionMode):
         self._places: dict[int, int] = {}
         self._made_by: dict[int, Node] = {}
         self._softmaxes: dict[int, _Softmax] = {}
+        self._versions: dict[int, int] = {}
+        self._used: set[int] = set()
         self._inside = 0
 
     def root(self, tensor: Tensor) -> Tensor:
         """Follow what depends on this tensor."""
-        self._live[id(tensor)] = tensor
+        self._follow(tensor)
         self.roots.append(tensor)
         return tensor
+
+    def _follow(self, tensor: Tensor) -> None:
+        self._live[id(tensor)] = tensor
+        self._versions[id(tensor)] = tensor._version
+
+    def is_overwritten(self, tensor: Tensor) -> bool:
+        """Whether a tensor is no more what it was when it was noted."""
+        return tensor._version != self._versions.get(id(tensor), tensor._version)
 
     def place(self, tensor: Tensor) -> int:
         """After how many operations a tensor was made."""
@@ -169,11 +181,36 @@ class Tape(TorchFunctionMode):
             return self._softmax(func, args, kwargs, inputs)
         if name in MATRIX_PRODUCTS and id(args[0]) in self._softmaxes:
             return self._weigh(func, args, kwargs)
+        kept = self._before_adding(name, args)
         result = func(*args, **kwargs)
+        if kept is not None and self.is_overwritten(args[0]):
+            self._rename(args[0], kept)
+            func, args, inputs = torch.add, (kept, *args[1:]), (kept,)
         self._watch_probabilities(name, inputs, result)
         kind, weight = self._kind(name, args, kwargs, inputs, result)
         self._note(kind, name, func, args, kwargs, inputs, result, weight)
         return result
+
+    # What is written in place
+
+    def _before_adding(self, name: str, args: tuple[Any, ...]) -> Tensor | None:
+        """A copy of what a constant will be added to in place, as positions are (`x += …`)."""
+        if name not in ("__iadd__", "add_") or not self.is_live(args[0]) or self.is_live(args[1]):
+            return None
+        if self.maker(args[0]) is None or id(args[0]) in self._used:
+            return None
+        return args[0].clone()
+
+    def _rename(self, overwritten: Tensor, kept: Tensor) -> None:
+        """Let the copy stand for what a tensor was before it was overwritten."""
+        old = self._made_by.pop(id(overwritten))
+        outputs = tuple(kept if made is overwritten else made for made in old.outputs)
+        node = replace(old, outputs=outputs)
+        self.nodes[self.nodes.index(old)] = node
+        self._made_by |= {id(made): node for made in outputs}
+        self._places[id(kept)] = self._places[id(overwritten)]
+        self._follow(kept)
+        del self._live[id(overwritten)]
 
     def _kind(
         self,
@@ -242,15 +279,19 @@ class Tape(TorchFunctionMode):
             if tensor.is_floating_point() and tensor.layout == torch.strided
         )
         fresh = tuple(tensor for tensor in outputs if id(tensor) not in self._live)
-        if not fresh:
-            if kind in ("unknown", "sum", "gate") and len(inputs) > 1 and outputs:
-                # written in place: what stood there is lost to whoever follows it
-                self.nodes.append(Node("unknown", name, function, args, kwargs, inputs, outputs))
+        written = tuple(tensor for tensor in inputs if self.is_overwritten(tensor))
+        if not fresh and not written:
             return
+        if not fresh:  # written in place: what stood there is lost to whoever has read it
+            lost = len(inputs) > 1 or kind not in ("pass", "norm") or id(inputs[0]) in self._used
+            kind, outputs = "unknown" if lost else kind, written
+            if not lost:
+                self._follow(inputs[0])
         node = Node(kind, name, function, args, kwargs, inputs, outputs, weight, attention)
         self.nodes.append(node)
+        self._used |= {id(tensor) for tensor in inputs if id(tensor) not in map(id, written)}
         for tensor in fresh:
-            self._live[id(tensor)] = tensor
+            self._follow(tensor)
             self._made_by[id(tensor)] = node
             self._places[id(tensor)] = len(self.nodes)
 
@@ -356,7 +397,7 @@ class Tape(TorchFunctionMode):
         with self:
             key = second.mT
         self._softmaxes[id(chances)] = _Softmax(first, key, product.output, chances)
-        self._live[id(chances)] = chances
+        self._follow(chances)
         return chances
 
     def _behind(self, scores: Tensor) -> Node | None:
@@ -384,6 +425,8 @@ class Tape(TorchFunctionMode):
         """Probabilities meet their values."""
         mixed: Tensor = func(*args, **kwargs)
         held = self._softmaxes[id(args[0])]
+        if self.is_overwritten(args[0]):
+            self.changed.append("an operation in place")
         seen = Attention(held.query, held.key, args[1], held.product, held.probabilities, mixed)
         self._note_attention(seen)
         return mixed
@@ -423,8 +466,22 @@ class Tape(TorchFunctionMode):
             for handle in handles:
                 handle.remove()
 
-    def replay(self, root: Tensor, value: Tensor, wanted: Tensor) -> Tensor:
+    def check_kept(self, where: str) -> None:
+        """Make sure that every tensor is still what it was when it was noted."""
+        held = (tensor for node in self.nodes for tensor in (*node.inputs, *node.outputs))
+        if any(self.is_overwritten(tensor) for tensor in held):
+            what = f"{where} overwrites tensors in place (as `x += …` does)"
+            raise FaithscopeError(
+                f"{what[0].upper()}{what[1:]}, so it cannot be followed: write `x = x + …`, or "
+                "choose methods that read only attention or gradients.",
+                reason=what,
+            )
+
+    def replay(self, root: Tensor, value: Tensor, wanted: Tensor, where: str) -> Tensor:
         """Compute `wanted` again from another value of a root, operation by operation."""
+        if wanted is root:
+            return value
+        self.check_kept(where)
         known = {id(root): value}
         for node in self.nodes:
             if any(id(tensor) in known for tensor in node.inputs):
