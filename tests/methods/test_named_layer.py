@@ -168,7 +168,9 @@ def test_without_a_layer_a_model_without_a_stack_is_told_one_that_runs(make, sid
     with pytest.raises(fs.FaithscopeError) as caught:
         fs.explain(model, images(side), "grad_cam")
     proposed = f"grad_cam(layer={layer})"
-    assert str(caught.value).endswith(f"name a layer, as {proposed}.")
+    assert str(caught.value).startswith(
+        f"The method 'grad_cam' needs a layer of {model.name}, as {proposed}"
+    )
     assert fs.explain(model, images(side), proposed).isfinite().all()
 
 
