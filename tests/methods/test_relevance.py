@@ -1,7 +1,7 @@
 """Relevance and gradients of a model's parts: rules on paper, sums kept, autograd in one go.
 
-Models are compared with themselves: their attention and norms are swapped for functions written
-here, which know nothing of faithscope, and one call of autograd does the rest.
+Models are compared with themselves: their attention and norms are swapped for functions that know
+nothing of faithscope (helpers/plain.py), and one call of autograd does the rest.
 """
 
 from types import SimpleNamespace
@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from timm.layers import GluMlp, RmsNorm, SwiGLUPacked, apply_rot_embed_cat
+from timm.models.vision_transformer import ResPostBlock
 from torch import Tensor, nn
 
 import faithscope as fs
@@ -26,7 +28,10 @@ from faithscope.methods.relevance import (
     product_relevance,
 )
 from faithscope.methods.trace import gather
-from families import DEPTH, FAMILIES, Family, images_of, refused, seeded, timm_vit
+from faithscope.models.tape import Tape
+from families import DEPTH, FAMILIES, Family, eva, images_of, refused, seeded, timm_vit
+from plain import chosen_logit, conservative_maps, watched
+from sweeps import Noted
 
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 both_rules = pytest.mark.parametrize("rules", ["original", "conserving"])
@@ -267,7 +272,7 @@ def test_where_only_patches_have_positions_only_they_share_with_them():
     (projection,) = (node for node in stem.nodes if node.kind == "convolution")
     patches = projection.output.flatten(2).mT
     positions = module.pos_embed.expand_as(patches)
-    expected, _ = add_relevance(patches, positions, relevance[:, 3:], "conserving")
+    expected, _ = add_relevance(patches.detach(), positions, relevance[:, 3:], "conserving")
     assert_close(descent.relevance(projection.output).flatten(2).mT, expected, 1e-10)
 
 
@@ -302,6 +307,134 @@ def test_a_sweep_goes_down_once_and_refuses_to_go_up_again(rules: str):
     assert evidence.sweep(rules) is sweep
     with refused("last first"):
         sweep.attention(2)
+
+
+# Blocks and heads of other parts, step by step
+
+
+def no_norm(x: Tensor) -> Tensor:
+    return x
+
+
+def relevance_of_block(block, x: Tensor, relevance: Tensor, rules: str, rotate=no_norm):
+    """Relevance of what enters a block of timm's, and of its attention, by the rules above."""
+    attention, mlp, post = block.attn, block.mlp, isinstance(block, ResPostBlock)
+    before1, before2 = (no_norm, no_norm) if post else (block.norm1, block.norm2)
+    after1, after2 = (block.norm1, block.norm2) if post else (no_norm, no_norm)
+    bias = attention.qkv.bias
+    if bias is None:
+        bias = torch.cat([attention.q_bias, attention.k_bias, attention.v_bias])
+    entered = before1(x)
+    joint = nn.functional.linear(entered, attention.qkv.weight, bias)
+    heads = joint.unflatten(-1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    query, key, value = rotate(heads[0]), rotate(heads[1]), heads[2]
+    product = query @ key.mT
+    chances = (product * attention.scale).softmax(-1)
+    mixed = chances @ value
+    flat = mixed.transpose(1, 2).flatten(2)
+    branch1 = after1(attention.proj(flat))
+    middle = x + branch1
+    normed = before2(middle)
+    wide = mlp.fc1(normed)
+    if isinstance(mlp, GluMlp):
+        gate, values = wide.chunk(2, dim=-1)
+        inner = mlp.act(gate) * values
+    else:
+        inner = mlp.act(wide)
+    branch2 = after2(mlp.fc2(inner))
+
+    to_middle, to_branch2 = add_relevance(middle, branch2, relevance, rules)
+    to_wide = linear_relevance(inner, mlp.fc2.weight, to_branch2, rules)
+    if isinstance(mlp, GluMlp):
+        to_wide = torch.cat([to_wide / 2, to_wide / 2], dim=-1)
+    to_normed = linear_relevance(normed, mlp.fc1.weight, to_wide, rules)
+    to_x, to_branch1 = add_relevance(
+        x, branch1, clone_relevance(middle, to_middle, to_normed), rules
+    )
+    to_flat = linear_relevance(flat, attention.proj.weight, to_branch1, rules)
+    to_mixed = to_flat.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+    cam, to_value = product_relevance(chances, value, mixed, to_mixed)
+    to_query, to_key = product_relevance(query, key.mT, product, cam)
+    parts = torch.stack([to_query, to_key.mT, to_value]).permute(1, 3, 0, 2, 4).flatten(2)
+    to_entered = linear_relevance(entered, attention.qkv.weight, parts, rules)
+    return clone_relevance(x, to_x, to_entered), cam
+
+
+def rotation_of(module: nn.Module, images: Tensor):
+    """What a model with rotary positions does to queries and keys of patches."""
+    if getattr(module, "rope", None) is None:
+        return no_norm
+    rope = module._pos_embed(module.patch_embed(images))[1]
+    return lambda part: torch.cat(
+        [part[:, :, :1], apply_rot_embed_cat(part[:, :, 1:], rope)], dim=2
+    )
+
+
+BLOCKS = {
+    "plain": timm_vit,
+    "post_norm": lambda: timm_vit(block_fn=ResPostBlock),
+    "rms_norm": lambda: timm_vit(norm_layer=RmsNorm),
+    "query_and_key_rotated": lambda: eva(use_rot_pos_emb=True),
+    "rotated_and_gated": lambda: eva(use_rot_pos_emb=True, swiglu_mlp=True),
+    "gated": lambda: timm_vit(mlp_layer=SwiGLUPacked),
+}
+
+
+@both_rules
+@pytest.mark.parametrize("build", BLOCKS.values(), ids=BLOCKS)
+def test_relevance_goes_through_blocks_of_other_parts_as_step_by_step(build, rules: str):
+    module, images = seeded(build), images_of((32, 32))
+    evidence = evidence_of(module, images)
+    sweep, rotate = evidence.sweep(rules), rotation_of(module, images)
+    relevance = sweep.relevance
+    for index in reversed(range(len(module.blocks))):
+        x = evidence.tensors("stream")[index]
+        expected, cam = relevance_of_block(module.blocks[index], x, relevance, rules, rotate)
+        relevance = sweep.descend(index)
+        assert_close(relevance, expected, 1e-10)
+        assert_close(sweep.cam, cam, 1e-10)
+
+
+@both_rules
+def test_relevance_goes_through_an_attention_pool_as_step_by_step(rules: str):
+    module, images = seeded(lambda: timm_vit(global_pool="map")), images_of((32, 32))
+    evidence = evidence_of(module, images)
+    pool, tokens = module.attn_pool, module.norm(evidence.tensors("stream")[-1])[:, 1:]
+    joint = pool.kv(tokens).unflatten(-1, (2, pool.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    key, value = joint.unbind(0)
+    query = (
+        pool.q(pool.latent)
+        .unflatten(-1, (pool.num_heads, -1))
+        .transpose(1, 2)
+        .expand(2, -1, -1, -1)
+    )
+    product = query @ key.mT
+    chances = (product * pool.scale).softmax(-1)
+    mixed = chances @ value
+    flat = mixed.transpose(1, 2).flatten(2)
+    pooled = pool.proj(flat)
+    normed = pool.norm(pooled)
+    wide = pool.mlp.fc1(normed)
+    inner = pool.mlp.act(wide)
+    branch = pool.mlp.fc2(inner)
+    left = (pooled + branch)[:, 0]
+
+    start = nn.functional.one_hot(torch.ones(2).long(), 5).double()
+    relevance = linear_relevance(module.fc_norm(left), module.head.weight, start, rules)
+    relevance = (left * divide(relevance, left))[:, None]
+    to_pooled, to_branch = add_relevance(pooled, branch, relevance, rules)
+    to_wide = linear_relevance(inner, pool.mlp.fc2.weight, to_branch, rules)
+    to_normed = linear_relevance(normed, pool.mlp.fc1.weight, to_wide, rules)
+    to_pooled = clone_relevance(pooled, to_pooled, to_normed)
+    to_flat = linear_relevance(flat, pool.proj.weight, to_pooled, rules)
+    to_mixed = to_flat.unflatten(-1, (pool.num_heads, -1)).transpose(1, 2)
+    cam, to_value = product_relevance(chances, value, mixed, to_mixed)
+    _, to_key = product_relevance(query, key.mT, product, cam)  # its query is a constant
+    parts = torch.stack([to_key.mT, to_value]).permute(1, 3, 0, 2, 4).flatten(2)
+    expected = linear_relevance(tokens, pool.kv.weight, parts, rules)
+    found = evidence.sweep(rules).relevance
+    assert (found[:, 0] == 0).all()  # it looks at the patches alone
+    assert_close(found[:, 1:], expected, 1e-10)
 
 
 def test_unknown_rules_are_refused_by_name():

@@ -397,11 +397,20 @@ class Tape(TorchFunctionMode):
             return result
         chances = self._probabilities(result)
         first, second = product.args[:2]
+        query, factor = self._unscaled(first)
         with self:
             key = second.mT
-        self._softmaxes[id(chances)] = _Softmax(first, key, product.output, chances)
+        self._softmaxes[id(chances)] = _Softmax(query, key, product.output / factor, chances)
         self._follow(chances)
         return chances
+
+    def _unscaled(self, query: Tensor) -> tuple[Tensor, float]:
+        """Queries before they were multiplied by a number, as fused kernels know them."""
+        node = self.maker(query)
+        if node is None or node.name not in PRODUCTS or len(node.args) != 2:
+            return query, 1.0
+        number = next((held for held in node.args if isinstance(held, int | float)), None)
+        return (query, 1.0) if not number else (node.inputs[0], float(number))
 
     def _behind(self, scores: Tensor) -> Node | None:
         """The matrix product that scores were scaled and shifted from."""
