@@ -43,6 +43,8 @@ PRODUCTS = frozenset("mul __mul__ __rmul__ multiply mul_ __imul__".split())
 QUOTIENTS = frozenset("div __truediv__ true_divide divide div_".split())
 MATRIX_PRODUCTS = frozenset("matmul __matmul__ bmm mm".split())
 POOLS = frozenset("mean sum adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d".split())
+MODELLED = frozenset("to type_as expand_as view_as reshape_as".split())
+"""Operations on their first operand alone: of a second one only type and shape matter."""
 SELECTIONS = frozenset("__getitem__ select".split())
 """Of all moves those that may take one of several."""
 
@@ -169,10 +171,11 @@ class Tape(TorchFunctionMode):
         kwargs = kwargs or {}
         if not self.is_open or self._inside:
             return func(*args, **kwargs)
-        inputs = tuple(tensor for tensor in tensors_in((args, kwargs)) if id(tensor) in self._live)
-        if not inputs:
-            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        values = args[:1] if name in MODELLED else (args, kwargs)
+        inputs = tuple(tensor for tensor in tensors_in(values) if id(tensor) in self._live)
+        if not inputs or name.startswith("new_") or name.endswith("_like"):
+            return func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             return self._fused(func, args, dict(kwargs))
         if name == "multi_head_attention_forward":
@@ -394,11 +397,20 @@ class Tape(TorchFunctionMode):
             return result
         chances = self._probabilities(result)
         first, second = product.args[:2]
+        query, factor = self._unscaled(first)
         with self:
             key = second.mT
-        self._softmaxes[id(chances)] = _Softmax(first, key, product.output, chances)
+        self._softmaxes[id(chances)] = _Softmax(query, key, product.output / factor, chances)
         self._follow(chances)
         return chances
+
+    def _unscaled(self, query: Tensor) -> tuple[Tensor, float]:
+        """Queries before they were multiplied by a number, as fused kernels know them."""
+        node = self.maker(query)
+        if node is None or node.name not in PRODUCTS or len(node.args) != 2:
+            return query, 1.0
+        number = next((held for held in node.args if isinstance(held, int | float)), None)
+        return (query, 1.0) if not number else (node.inputs[0], float(number))
 
     def _behind(self, scores: Tensor) -> Node | None:
         """The matrix product that scores were scaled and shifted from."""
