@@ -49,6 +49,7 @@ def gather(
     inputs = images.clone().requires_grad_(backward)
     with (
         torch.set_grad_enabled(backward),
+        torch.compiler.set_stance("force_eager"),  # what is compiled cannot be watched
         one_kernel(),
         recording(model, vit, needs, inputs) as record,
         ExitStack() as stack,
