@@ -1,9 +1,10 @@
-"""Shared by the reproduction pages: summaries of studies/results and number formatting."""
+"""Shared by pages with generated parts: blocks, summaries of studies/results, number formatting."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "studies" / "results"
 IMAGES = ROOT / "docs" / "images"
+
+BLOCK = re.compile(r"(<!-- begin: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Row = Mapping[str, Any]
 Study = dict[str, Any]
@@ -96,6 +99,15 @@ def find(table: Mapping[str, Any], **wanted: Any) -> dict[str, Any]:
 
     (row,) = filter(fits, rows_of(table))
     return row
+
+
+def fill_blocks(page: str, block: Callable[[str], str]) -> str:
+    r"""A page with its generated parts made again, each by its name.
+
+    >>> fill_blocks("<!-- begin: two -->\n1<!-- end -->", lambda name: f"{name} is 2")
+    '<!-- begin: two -->\ntwo is 2\n<!-- end -->'
+    """
+    return BLOCK.sub(lambda part: f"{part[1]}{block(part[2])}\n{part[3]}", page)
 
 
 def number(value: float | None, digits: int = 3, sign: str = "") -> str:

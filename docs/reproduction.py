@@ -13,18 +13,19 @@ except the papers' own, which are in PAPER and, for text, in studies/paper.
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from filling import (
+    BLOCK,
     IMAGES,
     RESULTS,
     ROOT,
     Row,
     Shown,
     Summaries,
+    fill_blocks,
     find,
     interval,
     listed,
@@ -37,7 +38,7 @@ from filling import (
 )
 from reproduction_text import TEXT_BLOCKS, draw_text
 
-__all__ = ["IMAGES", "RESULTS", "Summaries", "find", "listed", "number", "rows_of"]
+__all__ = ["BLOCK", "IMAGES", "RESULTS", "Summaries", "find", "listed", "number", "rows_of"]
 
 PAGES = (
     ROOT / "docs" / "reproduction.md",
@@ -1260,12 +1261,11 @@ BLOCKS: Mapping[str, Callable[[Summaries], str]] = {
     "granularity commands": command_block("granularity_base", "units_base"),
     **TEXT_BLOCKS,
 }
-BLOCK = re.compile(r"(<!-- begin: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def filled(text: str, have: Summaries) -> str:
     """A page with its blocks made again."""
-    return BLOCK.sub(lambda part: f"{part[1]}{BLOCKS[part[2]](have)}\n{part[3]}", text)
+    return fill_blocks(text, lambda name: BLOCKS[name](have))
 
 
 # The figures

@@ -315,7 +315,7 @@ def test_the_black_fill_needs_the_models_normalisation(module):
 
 def test_a_method_that_needs_a_vit_is_refused_for_another_model():
     resnet, images = seeded(lambda: timm_model("resnet10t")), images_of(SIZE)
-    with refused("'rollout'", "needs a ViT", "attention=[…]", "need no attention"):
+    with refused("'rollout'", "stack of attention blocks", "attention=[…]", "no attention"):
         fs.evaluate(resnet, images, ["gradient", "rollout"], "saco", strict=True)
     with refused("units='patches'", "patch_size=…"):
         fs.evaluate(resnet, images, "gradient", "saco", units="patches")

@@ -146,15 +146,19 @@ def registries() -> dict[str, Registry[Any]]:
 
 
 _TRUTH = {"true": True, "false": False}
-_SIZE = re.compile(r"(=\s*)([1-9]\d*x[1-9]\d*)(\s*[,)])")
-"""Rows and columns, which need no quotes though Python would want them."""
+_BARE = re.compile(
+    r"""(=\s*)([1-9]\d*x[1-9]\d*|[A-Za-z_]\w*(?:\.\w+)+)(?=\s*[,)])"""
+    r"""|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""",
+    re.ASCII,
+)
+"""Rows and columns, and a path to a module, need no quotes though Python would want them."""
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     """Split ``name(option=value, …)`` into the name and its options.
 
-    Values are Python literals; a bare word is a string, but true and false are what they say, and
-    so is a size.
+    Values are Python literals; a bare word is a string, and so are a size and a path to a module;
+    but true and false are what they say.
 
     >>> parse_spec("saco(weight=ratio, k=5)")
     ('saco', {'weight': 'ratio', 'k': 5})
@@ -162,6 +166,8 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     ('attention', {'layers': 'last', 'gradient': True})
     >>> parse_spec("random(grid=7x7)")
     ('random', {'grid': '7x7'})
+    >>> parse_spec("grad_cam(layer=layers.3)")
+    ('grad_cam', {'layer': 'layers.3'})
     >>> parse_spec("captum:Saliency")
     ('captum:Saliency', {})
     """
@@ -171,7 +177,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     if not bracket:
         return name, {}
     complaint = FaithscopeError(f"'{text}' is not of the form name(option=value, …).")
-    rest = _SIZE.sub(r"\1'\2'\3", rest)
+    rest = _BARE.sub(lambda held: f"{held[1]}'{held[2]}'" if held[2] else held[0], rest)
     try:
         call = ast.parse(f"_({rest}", mode="eval").body
     except (SyntaxError, RecursionError, MemoryError, ValueError):
@@ -209,9 +215,10 @@ def _written(value: Any) -> Any:
     """Quote a string unless it is a bare word that `parse_spec` reads as the same string."""
     if isinstance(value, bool):
         return str(value).lower()
+    held = _BARE.match(f"={value})")
     bare = (
         not isinstance(value, str)
-        or bool(_SIZE.fullmatch(f"={value})"))
+        or (held is not None and held[2] == value)
         or (
             value.isascii()
             and value.isidentifier()

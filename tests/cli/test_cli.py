@@ -123,7 +123,7 @@ def test_program_prints_one_line_and_no_traceback():
     done = shell("evaluate", "--model", "x", "--data", "x", "--maps", "mine")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "error: Maps are given as NAME=FILE.npy, got 'mine'.\n"
+    assert done.stderr == "error: Maps are given as NAME=PATH, got 'mine'.\n"
 
 
 def test_program_survives_a_terminal_without_unicode():
@@ -229,7 +229,7 @@ class TestEvaluate:
         assert "odd: 1 of 4 images flagged 'nan_map'" in told.stdout
         assert "odd: 1 of 4 images flagged 'degenerate'" in told.stdout
         one = run("evaluate", *tiny, "--data", folder, *given, "--limit", 1, "--json", code=2)
-        assert "1 maps" in one.stderr
+        assert "expected 1 map" in one.stderr
 
     def test_one_image_has_no_interval(self, tiny, folder):
         request = ("--methods", "gradient", "--metrics", "saco", "--limit", 1)
@@ -282,8 +282,8 @@ class TestEvaluate:
             (["--metrics", ","], "Unknown metric ''"),
             (["--k", "300", "--metrics", "saco"], "k = 300 groups cannot be made of 256 units"),
             (["--device", "gpu"], "The device 'gpu' is not available here"),
-            (["--maps", "mine.npy"], "NAME=FILE.npy"),
-            (["--maps", "mine=missing.npy"], "There is no file of maps 'missing.npy'"),
+            (["--maps", "mine.npy"], "NAME=PATH"),
+            (["--maps", "mine=missing.npy"], "There is no file or folder of maps 'missing.npy'"),
             (["--data", "missing"], "There is no folder or image 'missing'"),
             (["--data", "bundled:cifar"], "Unknown bundled data 'cifar'"),
             (["--model", "vit"], "A model is named 'source:name'"),
@@ -329,7 +329,7 @@ class TestEvaluate:
         else:
             file.write_bytes(content)
         told = fails("evaluate", *tiny, "--data", folder, "--maps", f"mine={file}")
-        assert "is not an array of numbers" in told
+        assert "cannot be read" in told
 
     def test_a_place_that_cannot_be_written_is_refused_before_the_work(self, folder, tmp_path):
         (tmp_path / "taken").write_text("a file")

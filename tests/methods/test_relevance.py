@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 import faithscope as fs
 from conftest import randn
-from faithscope.methods.attention import grad_cam, gradient_rollout
+from faithscope.methods.attention import gradient_rollout
+from faithscope.methods.cam import grad_cam
 from faithscope.methods.evidence import NEEDS, Evidence
 from faithscope.methods.relevance import (
     STABILISER,
@@ -561,14 +562,19 @@ def test_grad_cam_of_heads_that_all_speak_against_the_class_is_zero_and_scaled_i
     attention = randn(2, 3, 5, 5).softmax(-1)
     gradient = randn(2, 3, 5, 5, seed=1)
     gradient[0] = -gradient[0].abs()
-    layer, row = made_up(attention, gradient), class_row(2, 5)
-    maps = grad_cam(row, layer)[:, 1:]
+    evidence = SimpleNamespace(
+        layers=lambda: iter([made_up(attention, gradient)]),
+        readout=class_row(2, 5),
+        images=None,
+        model=SimpleNamespace(require_grid=lambda *_: (2, 2)),
+    )
+    maps = grad_cam(evidence)
     assert (maps[0] == 0).all()
     assert maps[1].max() > 0
-    scaled = grad_cam(row, layer, minmax=True)[:, 1:]
+    scaled = grad_cam(evidence, minmax=True)
     assert scaled[0].isnan().all()
     assert (scaled[1].min(), scaled[1].max()) == (0, 1)
-    assert (grad_cam(row, layer, clamp=False)[0, 1:] < 0).all()
+    assert (grad_cam(evidence, clamp=False)[0] < 0).all()
 
 
 def published_rollout(attention: np.ndarray, gradient: np.ndarray | None, discard: float):

@@ -12,6 +12,7 @@ import torch
 
 import faithscope as fs
 from commands import fails, run
+from faithscope.methods import METHODS
 from faithscope.request import Given, Perturb, check_request
 from faithscope.request.code import as_code, short_name, split_label
 from families import refused
@@ -72,9 +73,10 @@ def marker(tmp_path: Path) -> Path:
 def here(tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a model, a method and a module that the model imports."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))  # one of the files registers
     (tmp_path / "beside.py").write_text("SIDE = 8\n")
     (tmp_path / "net.py").write_text(NET.format(marker=str(marker)))
-    (tmp_path / "method.py").write_text(METHOD.format(name=f"own_{tmp_path.name}"))
+    (tmp_path / "method.py").write_text(METHOD.format(name="mine_registered"))
     pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
     np.save(tmp_path / "x.npy", pixels)
     return tmp_path

@@ -27,15 +27,22 @@ class Unusable(ValueError):
     """Why one image, and no other, cannot be used."""
 
 
-def as_input(found: Any, model: Model) -> Tensor:
-    """One image as the model's input [C, H, W].
+def as_input(found: Any, model: Model) -> tuple[Tensor, tuple[int, int] | None]:
+    """One image as the model's input [C, H, W], and the photo's rows and columns, if it was one.
 
     A PIL image, the path of a file and uint8 pixels ([H, W], [H, W, C] or [C, H, W]) go through the
     model's preprocessing; floats [C, H, W] are taken as they are, normalised already.
     """
+    photo = _decoded(found)
+    if isinstance(photo, Tensor):
+        return photo, None
+    return preprocess(model, photo), (photo.height, photo.width)
+
+
+def _decoded(found: Any) -> Image.Image | Tensor:
     if isinstance(found, str | os.PathLike):
         path = Path(found).expanduser() if isinstance(found, str) else Path(found)
-        return preprocess(model, read_image(path))
+        return read_image(path)
     if isinstance(found, np.ndarray | Tensor):
         values = as_tensor(found).detach().as_subclass(Tensor)
         if values.is_floating_point():
@@ -43,7 +50,7 @@ def as_input(found: Any, model: Model) -> Tensor:
         found = _as_picture(values)
     if not isinstance(found, Image.Image):
         raise Unusable(f"it is of type {type(found).__name__}, not {KINDS}")
-    return preprocess(model, upright(found))
+    return upright(found)
 
 
 def _normalised(values: Tensor) -> Tensor:

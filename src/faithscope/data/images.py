@@ -142,6 +142,10 @@ class TensorImages(IndexedImages):
     name: str = "tensor"
     names: Sequence[str] | None = None
     model: Model | None = None
+    """Whose colours and classes they are shown in; it does not travel with them."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "model": None}
 
     def __len__(self) -> int:
         return len(self.images)
@@ -248,7 +252,7 @@ class LazyImages(IndexedImages):
             found = self.read(position)
             if isinstance(found, tuple):
                 found, label = found
-            image = as_input(found, self.model)
+            image, photo = as_input(found, self.model)
         except (FaithscopeError, MemoryError):  # not this image's fault
             raise
         except Unusable as error:
@@ -263,7 +267,6 @@ class LazyImages(IndexedImages):
             return Skipped(self.samples[position], reason)
         if not torch.isfinite(image).all():
             return Skipped(self.samples[position], NOT_FINITE)
-        photo = (found.height, found.width) if isinstance(found, Image.Image) else None
         return image, photo, label
 
 
@@ -401,6 +404,7 @@ def tensor_images(
     images: Any,
     labels: Any = None,
     *,
+    model: Model | None = None,
     name: str = "tensor",
     limit: int | None = None,
     seed: int | None = None,
@@ -423,10 +427,10 @@ def tensor_images(
     numbers = given_labels(labels, len(images))
     chosen = choose_subset(len(images), limit, seed)
     if len(chosen) == len(images):
-        return TensorImages(images, numbers, name)
+        return TensorImages(images, numbers, name, model=model)
     some = images[chosen] if isinstance(images, Tensor) else [images[place] for place in chosen]
     numbers = None if numbers is None else numbers[chosen]
-    return TensorImages(some, numbers, name, [str(place) for place in chosen])
+    return TensorImages(some, numbers, name, [str(place) for place in chosen], model)
 
 
 def given_labels(labels: Any, count: int) -> Tensor | None:

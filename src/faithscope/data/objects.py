@@ -7,7 +7,6 @@ model's preprocessing; floats [C, H, W] are normalised for the model already.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from faithscope.data.labels import (
     wnid_labels,
 )
 from faithscope.data.tensors import as_tensor
-from faithscope.errors import FaithscopeError, shown
+from faithscope.errors import FaithscopeError, shown, warn
 from faithscope.models import Model
 
 LOOKED_AT = 100
@@ -74,7 +73,7 @@ def as_image_data(
     if isinstance(data, np.ndarray | Tensor):
         pixels = _pixels(data)
         if pixels is None:
-            return tensor_images(data, labels, **own)
+            return tensor_images(data, labels, model=model, **own)
         return item_images(pixels, model, labels, name="array", **own)
     if isinstance(data, Image.Image):
         name = os.path.basename(getattr(data, "filename", "") or "image")
@@ -93,7 +92,7 @@ def as_image_data(
         held: ImageData = data
         return held
     if isinstance(data, Iterable) and not isinstance(data, Mapping):
-        return LoaderImages(data, _loader_length(data))
+        return LoaderImages(data, _loader_length(data), "tensor")  # as it always was
     raise FaithscopeError(
         f"Images are a tensor [B, C, H, W], a PIL image, a list, a path, a data set or a loader, "
         f"got {type(data).__name__}."
@@ -124,7 +123,7 @@ def _list_images(items: list[Any], model: Model, labels: Any, **own: Any) -> Ima
     if not items:
         raise FaithscopeError(NONE_GIVEN)
     if all(isinstance(item, np.ndarray | Tensor) and _is_float(item) for item in items):
-        return tensor_images(items, labels, **own)
+        return tensor_images(items, labels, model=model, **own)
     if all(isinstance(item, str | os.PathLike) for item in items):
         return listed_images(items, model, _numbers(labels, len(items)), **own)
     if labels is None and all(isinstance(item, tuple) and len(item) == 2 for item in items):
@@ -290,11 +289,10 @@ def _warn_of_raw_floats(image: Any, name: str, model: Model) -> None:
     is_plain = {*model.mean} == {0.0} and {*(model.std or ())} == {1.0}
     if is_plain or not values.numel() or not (values.min() >= 0 and values.max() <= 1):
         return
-    warnings.warn(
+    warn(
         f"The images of {name} lie between 0 and 1, as if they were not normalised, but floats are "
         f"used as they are: normalise them (mean {model.mean}, std {model.std}), or let the data "
-        "set give PIL images or uint8 pixels.",
-        stacklevel=5,
+        "set give PIL images or uint8 pixels."
     )
 
 

@@ -61,28 +61,6 @@ def weighted_attention(layer: Layer, clamp: str = "heads") -> Tensor:
     return positive(mean) if clamp == "mean" else mean
 
 
-@layer_method("grad_cam", needs=GRADIENT, in_papers=True)
-def grad_cam(row: Tensor, layer: Layer, *, clamp: bool = True, minmax: bool = False) -> Tensor:
-    r"""Last block's attention, heads weighted by their mean gradient over the patches.
-
-    .. math:: \Big( \mathbb{E}_h \, \overline{G}_h \, A_{L-1}[h, \mathrm{CLS}] \Big)^+,
-        \qquad \overline{G}_h = \mathrm{mean}_j \, G_{L-1}[h, \mathrm{CLS}, j]
-
-    With `minmax` the map is scaled to [0, 1] as the published program does; a constant one is NaN.
-    """
-    if not layer.is_last:
-        return row
-    gradient = (row[:, None, None] @ layer.attention_gradient)[..., 0, layer.prefix_tokens :]
-    attention = (row[:, None, None] @ layer.attention)[..., 0, :]
-    found = (gradient.mean(-1, keepdim=True) * attention).mean(1)
-    found = positive(found) if clamp else found
-    if not minmax:
-        return found
-    patches = found[:, layer.prefix_tokens :]
-    low, high = patches.amin(1, keepdim=True), patches.amax(1, keepdim=True)
-    return (found - low) / (high - low)
-
-
 @layer_method("raw_attention", in_papers=True)
 def raw_attention(row: Tensor, layer: Layer) -> Tensor:
     r"""Attention that the read-out token pays in the last block, mean over heads.

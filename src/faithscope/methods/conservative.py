@@ -164,7 +164,7 @@ class Simplified(TorchFunctionMode):
             raise FaithscopeError(
                 f"conservative_lrp knows LayerNorm and RMSNorm, but this model uses {name}: choose "
                 "other methods.",
-                reason=f"it knows LayerNorm and RMSNorm, but this model uses {name}",
+                reason=f"conservative_lrp knows LayerNorm and RMSNorm, but this model uses {name}",
             )
         if name in ELEMENTWISE and "dropout" not in name:
             return self._activate(name, func, args, kwargs)

@@ -18,8 +18,9 @@ from torch import Tensor
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
-from faithscope.models import Model
+from faithscope.models import Model, ViTView
 from faithscope.models.device import as_float64
+from faithscope.models.layers import propose_layer
 from faithscope.registry import (
     Registry,
     as_list,
@@ -140,12 +141,27 @@ class Method:
         by = f"The method '{self.label}'"
         self.suits(model)
         if self.needs - {"gradient"}:
-            vit = model.require_vit(by)
+            vit = self._require_vit(model, images)
             model.require_grid(images, by)
             if self.needs - {"gradient", "attention", "attention_gradient"}:
                 vit.require_blocks(by)
         elif self.granularity == "patch":
             model.require_grid(images, by)
+
+    def _require_vit(self, model: Model, images: Tensor) -> ViTView:
+        """The ViT view, or an error, which proposes a layer if the method can read one instead."""
+        try:
+            return model.require_vit(f"The method '{self.label}'")
+        except FaithscopeError as error:
+            layer = propose_layer(model, images) if "layer" in self.defaults else None
+            if layer is None:
+                raise
+            other = self.with_options(layer=layer).label
+            raise FaithscopeError(
+                f"The method '{self.label}' without a layer needs a stack of attention blocks, but "
+                f"{model.vit}: name a layer, as {other}.",
+                reason=error.reason,
+            ) from None
 
     def with_options(self, **options: Any) -> Method:
         """The same method with these options; one that it does not have is refused."""

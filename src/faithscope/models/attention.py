@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError
+from faithscope.models.hierarchy import describe_attention
 from faithscope.models.tape import Call, Tape
 
 QKV = tuple[Tensor, Tensor, Tensor]
@@ -154,6 +155,7 @@ class AttentionView:
         return Seen(attention, self.project(mixed), (attention,))
 
     def _unknown(self, reason: str) -> FaithscopeError:
+        reason = describe_attention(self.module) or reason
         what = f"the attention module '{self.name}' does something faithscope does not know"
         return FaithscopeError(
             f"{what[0].upper()}{what[1:]} ({reason}): its attention cannot be trusted. Use methods "

@@ -5,14 +5,13 @@ Relevance, ranks, sums and random numbers are made in float64, which Apple's GPU
 
 from __future__ import annotations
 
-import warnings
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from faithscope.errors import FaithscopeError, quoted, shown
+from faithscope.errors import FaithscopeError, quoted, shown, warn
 
 WITHOUT_FLOAT64 = frozenset({"mps"})
 """Types of devices."""
@@ -83,7 +82,7 @@ def say_what_the_cpu_does(device: torch.device) -> None:
 
 @cache
 def _say_once(sentence: str) -> None:
-    warnings.warn(sentence, stacklevel=3)
+    warn(sentence)
 
 
 def without_autocast(device: str) -> AbstractContextManager[object]:

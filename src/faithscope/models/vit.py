@@ -9,6 +9,7 @@ from torch import nn
 
 from faithscope.errors import FaithscopeError
 from faithscope.models.attention import AttentionView, find_attentions
+from faithscope.models.hierarchy import describe_hierarchy, describe_stages
 
 READOUTS = ("class", "mean", "all", "attention")
 """What a head may read: the first token, the mean of the patches or of all tokens, or tokens
@@ -64,7 +65,10 @@ def find_vit(
     if attention is None:
         stack = _find_stack(module)
         if isinstance(stack, str):
-            return stack
+            return describe_hierarchy(module) or stack
+        stages = describe_stages(module, (view.module for _, _, view in stack))
+        if stages is not None:
+            return stages
     else:
         stack = _given_stack(module, attention)
     blocks = {name: block for name, block, _ in stack if block is not None}

@@ -363,13 +363,16 @@ def _truncated(found: Findings, doubt: Doubt) -> str:
 def left_out(methods: Iterable[Left]) -> list[str]:
     """Which methods were left out of a run and why; those with the same reason in one sentence.
 
+    In a reason "it" is the model, and the method that needs something is named.
+
     >>> reason = "needs a ViT, but ResNet is none"
     >>> left_out([Left(name=name, why=f"The method '{name}' {reason}") for name in ("a", "b")])
     ['a and b are left out: each needs a ViT, but ResNet is none.']
     """
     by_reason: dict[str, list[Left]] = {}
     for held in methods:
-        reason = re.sub(f"^(The \\w+) '{re.escape(held.name)}'", "…", held.why)
+        reason = re.sub("^its ", "the model's ", re.sub("^it ", "the model ", held.why))
+        reason = re.sub(f"^(The \\w+) '{re.escape(held.name)}'", "…", reason)
         by_reason.setdefault(reason, []).append(held)
     said = []
     for reason, alike in by_reason.items():

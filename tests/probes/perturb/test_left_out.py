@@ -50,19 +50,19 @@ def test_the_rest_is_run_and_what_is_left_out_is_named_with_its_reason(cnn, name
     assert [name.partition("(")[0] for name in own] == ["integrated_gradients"]
     wanted = {"rollout"} if len(named) == 2 else OF_A_VIT
     assert {held.name for held in result.left_out} == wanted
-    assert all("needs a ViT" in held.why for held in result.left_out)
+    assert all("no attention" in held.why for held in result.left_out)
     assert result.manifest.plan.left_out == result.left_out
     (said,) = [line for line in result.warnings() if "left out" in line]
-    assert "needs a ViT" in said and all(name in said for name in wanted)
+    assert "the model has no attention" in said and all(name in said for name in wanted)
 
 
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        ("rollout", ["'rollout' needs a ViT"]),
-        (["rollout"], ["'rollout' needs a ViT"]),
-        (["rollout", "attcat"], ["'rollout' needs a ViT"]),
-        (["random", "attcat", "rollout"], ["'attcat' needs a ViT"]),
+        ("rollout", ["'rollout' needs a stack of attention blocks"]),
+        (["rollout"], ["'rollout' needs a stack of attention blocks"]),
+        (["rollout", "attcat"], ["'rollout' needs a stack of attention blocks"]),
+        (["random", "attcat", "rollout"], ["'attcat' needs a stack of attention blocks"]),
         (["rolout", "gradient"], ["did you mean 'rollout'"]),
         (["gradient", "gradient", "rollout"], ["'gradient' is named twice"]),
         (["gradient", "rollout(layers=3)"], ["layers"]),
@@ -74,9 +74,9 @@ def test_nothing_left_to_run_and_wrong_names_stay_errors(cnn, named, words):
 
 
 def test_strict_raises_the_refusal(cnn):
-    with refused("'rollout' needs a ViT", "fs.wrap"):
+    with refused("'rollout' needs a stack of attention blocks", "fs.wrap"):
         scored(cnn, ["gradient", "rollout"], strict=True)
-    with refused("needs a ViT"):
+    with refused("needs a stack of attention blocks"):
         scored(cnn, "all", strict=True)
     assert not scored(cnn, ["gradient"], strict=True).left_out
 
@@ -86,9 +86,9 @@ def test_given_maps_are_something_left_to_run(cnn):
     result = scored(cnn, ["rollout", "attcat"], maps=maps)
     assert result.methods == ["mine", "random"]
     assert [held.name for held in result.left_out] == ["rollout", "attcat"]
-    with refused("'rollout' needs a ViT"):
+    with refused("'rollout' needs a stack of attention blocks"):
         scored(cnn, "rollout", maps=maps)
-    with refused("'rollout' needs a ViT"):
+    with refused("'rollout' needs a stack of attention blocks"):
         scored(cnn, ["rollout", "attcat"], maps=maps, strict=True)
 
 
@@ -98,12 +98,13 @@ def test_random_patches_are_refused_where_there_are_none(cnn):
     assert [held.name for held in result.left_out] == ["random_patch"]
 
 
-def test_a_declared_granularity_needs_no_patches(cnn):
-    """Where a model has none, there are no random patches either."""
+def test_maps_by_patch_are_refused_where_there_are_none(cnn):
     fine = fs.Method("fine", lambda evidence: evidence.images.sum(1), granularity="patch")
     result = scored(cnn, [fine, "gradient"])
-    assert result.methods == ["fine", "gradient", "random"]
-    assert result.manifest.methods["fine"].matched_random is None
+    assert result.methods == ["gradient", "random"]
+    assert result.warnings() == [
+        "fine is left out: it needs whole patches, but plain has none known."
+    ]
 
 
 @pytest.mark.parametrize("needs", [{"attention"}, {"relevance"}, set()])
@@ -155,26 +156,26 @@ def test_what_somebodys_code_raises_is_no_refusal(vit):
 
 def test_pages_and_sentences_name_what_is_left_out(cnn, tmp_path):
     result = scored(cnn, ["gradient", "rollout", "attcat"], out=tmp_path / "run")
-    line = "rollout and attcat are left out: each needs a ViT, but"
-    assert result.warnings()[0] == f"{line} SoftmaxLinear was not recognised as one."
+    line = "rollout and attcat are left out: the model has no attention"
+    assert result.warnings()[0].startswith(line)
     assert line in result.report(tmp_path / "page.html").read_text(encoding="utf-8")
     again = fs.load_result(tmp_path / "run")
     assert again.left_out == result.left_out
     assert line in again.rescore("saco").warnings()[0]
-    with refused("'rollout' needs a ViT"):  # also of a run that is finished
+    with refused("'rollout' needs a stack of attention blocks"):  # also of a run that is finished
         scored(cnn, ["gradient", "rollout", "attcat"], out=tmp_path / "run", strict=True)
 
 
 def test_explain_gives_what_the_model_allows_and_warns_of_the_rest(cnn):
-    with pytest.warns(UserWarning, match="rollout is left out: it needs a ViT"):
+    with pytest.warns(UserWarning, match="rollout is left out: the model has no attention"):
         maps = fs.explain(cnn, IMAGES, ["gradient", "rollout"])
     assert isinstance(maps, dict) and list(maps) == ["gradient"]
     with pytest.warns(UserWarning, match="left out"):
         assert set(fs.explain(cnn, IMAGES, "all")) == {"integrated_gradients", "random"}
     for named in ("rollout", ["rollout"], ["rollout", "random"]):
-        with refused("needs a ViT"):
+        with refused("needs a stack of attention blocks"):
             fs.explain(cnn, IMAGES, named)
-    with refused("needs a ViT"):
+    with refused("needs a stack of attention blocks"):
         fs.explain(cnn, IMAGES, ["gradient", "rollout"], strict=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -202,11 +203,13 @@ def test_the_command_line_names_them_before_and_after(tmp_path):
     told = run(*command, *quick, "--methods", "gradient,rollout,attcat", "--json")
     data = json.loads(told.stdout)
     assert [held["name"] for held in data["left_out"]] == ["rollout", "attcat"]
-    line = "rollout and attcat are left out: each needs a ViT"
+    line = "rollout and attcat are left out: the model has no attention"
     assert line in told.stderr and any(line in said for said in data["warnings"])
     assert line in run(*command, *quick, "--methods", "gradient,rollout,attcat").stdout
-    assert "needs a ViT" in fails(*command, *quick, "--methods", "gradient,rollout", "--strict")
-    assert "needs a ViT" in fails(*command, *quick, "--methods", "rollout")
+    assert "needs a stack of attention blocks" in fails(
+        *command, *quick, "--methods", "gradient,rollout", "--strict"
+    )
+    assert "needs a stack of attention blocks" in fails(*command, *quick, "--methods", "rollout")
 
 
 def test_a_dry_run_of_a_study_names_them_and_strict_refuses(study, tmp_path):
@@ -214,8 +217,8 @@ def test_a_dry_run_of_a_study_names_them_and_strict_refuses(study, tmp_path):
     told = run("run", study, "--dry-run", "--json", *out)
     (cost,) = json.loads(told.stdout).values()
     assert [held["name"] for held in cost["left_out"]] == ["rollout"]
-    assert "rollout is left out: it needs a ViT" in told.stderr
-    assert "needs a ViT" in fails("run", study, "--dry-run", "--strict", *out)
+    assert "rollout is left out: the model has no attention" in told.stderr
+    assert "needs a stack of attention blocks" in fails("run", study, "--dry-run", "--strict", *out)
     assert "rollout is left out" in run("run", study, *out, "--yes").stdout
 
 

@@ -1,6 +1,8 @@
 """What a notebook shows of results, comparisons, models and images: cards of HTML, read as such."""
 
 import base64
+import copy
+import pickle
 import re
 from html.parser import HTMLParser
 from io import BytesIO
@@ -14,9 +16,8 @@ from torch.utils.data import DataLoader
 
 import faithscope as fs
 from conftest import NORMALISED, randn, tiny_vit
-from faithscope.data import as_image_data
 from faithscope.data.card import MOST_PICTURES
-from faithscope.data.images import in_random_order
+from faithscope.data.images import TensorImages, in_random_order
 from made_up import made_up
 from roar_runs import make_roar
 
@@ -169,13 +170,21 @@ def test_images_show_a_few_of_themselves_in_their_own_colours():
     expected = 255 * (data.images[0] * std + mean)
     first = torch.from_numpy(np.array(pictures(shown)[0])).permute(2, 0, 1)
     assert (first - expected).abs().max() <= 1
-    assert [p["src"] for p in card(in_random_order(data, 0)).pictures] == [
-        p["src"] for p in shown.pictures
-    ]
+    sources = [held["src"] for held in shown.pictures]
+    for same in (in_random_order(data, 0), fs.load_data(data.images, model)):
+        assert [held["src"] for held in card(same).pictures] == sources
+
+
+def test_data_can_be_copied_and_sent_though_a_model_cannot():
+    model = fs.load_model("bundled:cifar10_vit")
+    data = fs.load_data("bundled:cifar10", model, limit=2)
+    for made in (pickle.loads(pickle.dumps(data)), copy.deepcopy(data)):
+        assert made.model is None and torch.equal(made.images, data.images)
+    assert data.model is model
 
 
 def test_large_images_are_small_in_a_card():
-    data = as_image_data(torch.rand(2, 3, 300, 200))
+    data = TensorImages(torch.rand(2, 3, 300, 200))
     assert [max(held.size) for held in pictures(card(data))] == [128, 128]
     assert len(data._repr_html_()) < 40_000 and len(repr(data)) < 60
 
@@ -193,13 +202,15 @@ def test_a_loader_is_not_read():
         raise AssertionError("read")
         yield
 
-    for data in (as_image_data(endless()), as_image_data(DataLoader(torch.zeros(3, 3, 4, 4)))):
+    model = fs.wrap(tiny_vit())
+    for given in (endless(), DataLoader(torch.zeros(3, 3, 4, 4))):
+        data = fs.load_data(given, model)
         shown = card(data)
         assert not shown.pictures and "read as they come" in shown.text
         assert len(repr(data)) < 60
 
 
 def test_data_that_fails_shows_why():
-    data = as_image_data(randn(3, 3, 4, 4))
+    data = TensorImages(randn(3, 3, 4, 4))
     object.__setattr__(data, "images", [None] * 3)
     assert "None can be shown (AttributeError" in card(data).text
