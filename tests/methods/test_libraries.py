@@ -259,7 +259,7 @@ def moved(build: Callable[[], nn.Module], *changes: Any) -> Callable[[nn.Module]
     """Build another module and give it the weights, changed in these steps."""
 
     def convert(source: nn.Module) -> nn.Module:
-        state, module = source.state_dict(), build()
+        state, module = source.state_dict(), build().to(next(source.parameters()).dtype)
         for change in changes:
             state = change(state)
         missing, unknown = module.load_state_dict(state, strict=False)
@@ -267,7 +267,7 @@ def moved(build: Callable[[], nn.Module], *changes: Any) -> Callable[[nn.Module]
         for name in missing:  # biases of relative positions, which are nothing at 0
             assert "position_bias_table" in name
             module.get_parameter(name).data.zero_()
-        return module.to(next(source.parameters()).dtype).eval()
+        return module.eval()
 
     return convert
 

@@ -153,6 +153,10 @@ class Tape(TorchFunctionMode):
         """After how many operations a tensor was made."""
         return self._places.get(id(tensor), -1)
 
+    def uses(self, tensor: Tensor) -> int:
+        """How many operations have read a tensor."""
+        return sum(any(held is tensor for held in node.inputs) for node in self.nodes)
+
     def maker(self, tensor: Tensor) -> Node | None:
         """The operation that made a tensor; None of a root."""
         return self._made_by.get(id(tensor))
@@ -283,7 +287,7 @@ class Tape(TorchFunctionMode):
         )
         fresh = tuple(tensor for tensor in outputs if id(tensor) not in self._live)
         written = tuple(tensor for tensor in inputs if self.is_overwritten(tensor))
-        if not fresh and not written:
+        if not fresh and not (written and (outputs or name == "__setitem__")):
             return
         if not fresh:  # written in place: what stood there is lost to whoever has read it
             lost = len(inputs) > 1 or kind not in ("pass", "norm") or id(inputs[0]) in self._used
@@ -407,10 +411,8 @@ class Tape(TorchFunctionMode):
     def _unscaled(self, query: Tensor) -> tuple[Tensor, float]:
         """Queries before they were multiplied by a number, as fused kernels know them."""
         node = self.maker(query)
-        if node is None or node.name not in PRODUCTS or len(node.args) != 2:
-            return query, 1.0
-        number = next((held for held in node.args if isinstance(held, int | float)), None)
-        return (query, 1.0) if not number else (node.inputs[0], float(number))
+        number = None if node is None else scaled_by(node)
+        return (node.inputs[0], number) if node is not None and number else (query, 1.0)
 
     def _behind(self, scores: Tensor) -> Node | None:
         """The matrix product that scores were scaled and shifted from."""
@@ -546,6 +548,13 @@ def first_tensor(output: Any) -> Tensor:
     """What a module gave, or the first of several things it gave."""
     found: Tensor = output if isinstance(output, Tensor) else next(iter(tensors_in(output)))
     return found
+
+
+def scaled_by(node: Node) -> float | None:
+    """The number that an operation multiplies its one operand by; None of another operation."""
+    if node.name not in PRODUCTS or len(node.args) != 2 or len(node.inputs) != 1:
+        return None
+    return next((float(held) for held in node.args if isinstance(held, int | float)), None)
 
 
 def is_whole(module: nn.Module) -> bool:
