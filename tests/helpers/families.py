@@ -155,6 +155,11 @@ def timm_convolutional_stem(**options: Any) -> nn.Module:
 
 
 VARIANTS = {
+    "as_many_tokens_as_channels": Family(
+        lambda: timm_vit(embed_dim=32, class_token=False, global_pool="avg"),
+        prefix=0,
+        readout="mean",
+    ),
     "registers_without_positions": Family(
         lambda: timm_vit(no_embed_class=True, reg_tokens=2), prefix=3
     ),
@@ -178,8 +183,8 @@ VARIANTS = {
     "three_heads": Family(lambda: timm_vit(num_heads=3)),
     "one_head": Family(lambda: timm_vit(num_heads=1)),
     "many_heads": Family(lambda: timm_vit(num_heads=8)),
-    "one_block": Family(lambda: timm_vit(depth=1)),
-    "five_blocks": Family(lambda: timm_vit(depth=5)),
+    "one_block": Family(lambda: timm_vit(depth=1), depth=1),
+    "five_blocks": Family(lambda: timm_vit(depth=5), depth=5),
     "relu": Family(lambda: timm_vit(act_layer="relu")),
     "quick_gelu": Family(lambda: timm_vit(act_layer="quick_gelu")),
     "no_positions": Family(lambda: timm_vit(pos_embed="none")),
@@ -189,7 +194,7 @@ VARIANTS = {
     "hf_no_qkv_bias": Family(lambda: hf("ViT", qkv_bias=False)),
     "hf_silu": Family(lambda: hf("ViT", hidden_act="silu")),
 }
-"""Further ViTs that have the canonical parts; every method must be right for each."""
+"""Further ViTs of the usual parts."""
 
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
@@ -404,6 +409,12 @@ OTHERS = {
     "hf_clip": pooled(lambda: hf_towers("CLIP")),
     "hf_siglip": pooled(lambda: hf_towers("Siglip"), 0),
     "hf_swiglu": Family(lambda: hf("Dinov2", mlp_ratio=2, use_swiglu_ffn=True)),
+    "hf_siglip_pool": Family(
+        lambda: Probe(hf("SiglipVision", "SiglipVisionModel", num_hidden_layers=2)),
+        prefix=0,
+        readout="attention",
+        depth=2,
+    ),
     "hf_dinov3": Family(
         lambda: Probe(hf("DINOv3ViT", "DINOv3ViTModel", num_register_tokens=2)), prefix=3
     ),
@@ -415,6 +426,109 @@ OTHERS = {
 """ViTs with other parts: rotary and relative positions, gates, other norms, blocks and heads."""
 
 EVERY = {**FAMILIES, **VARIANTS, **OTHERS}
+
+
+class Odd(Attention):
+    """Softmax attention that is written out, to be spoiled."""
+
+    def split(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        joint = self.qkv(tokens).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return joint.unbind(0)
+
+    def chances(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-1)
+
+    def forward(self, tokens: Tensor, **_: Any) -> Tensor:
+        query, key, value = self.split(tokens)
+        mixed = self.chances(query * self.scale @ key.mT) @ value
+        result: Tensor = self.proj(mixed.transpose(1, 2).flatten(2))
+        return result
+
+
+class Talking(Odd):
+    def chances(self, scores: Tensor) -> Tensor:
+        mix = torch.tensor([[0.7, 0.3], [0.4, 0.6]]).to(scores)
+        return (scores.softmax(-1).permute(0, 2, 3, 1) @ mix).permute(0, 3, 1, 2)
+
+
+class Sparse(Odd):
+    def chances(self, scores: Tensor) -> Tensor:
+        found = scores.softmax(-1)
+        return found * (found > 0.05)
+
+
+class Forgetful(Odd):
+    def chances(self, scores: Tensor) -> Tensor:
+        found = scores.softmax(-1).clone()
+        found[..., 3] = 0
+        return found
+
+
+class ForgetfulByView(Odd):
+    def chances(self, scores: Tensor) -> Tensor:
+        found = scores.softmax(-1).clone()
+        found[..., 3].zero_()
+        return found
+
+
+class OverQueries(Odd):
+    def chances(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-2)
+
+
+class SoftmaxByHand(Odd):
+    def chances(self, scores: Tensor) -> Tensor:
+        found = (scores - scores.amax(-1, keepdim=True)).exp()
+        return found / found.sum(-1, keepdim=True)
+
+
+class Channels(Odd):
+    """Channels look at channels, each with all tokens."""
+
+    def forward(self, tokens: Tensor, **_: Any) -> Tensor:
+        query, key, value = (part.mT for part in self.split(tokens))
+        mixed = (query * self.scale @ key.mT).softmax(-1) @ value
+        result: Tensor = self.proj(mixed.permute(0, 3, 1, 2).flatten(2))
+        return result
+
+
+def odd(kind: type[Odd], **options: Any) -> nn.Module:
+    module = timm_vit(**options)
+    for block in module.blocks:
+        block.attn.__class__ = kind
+    return module
+
+
+AS_MANY = {"embed_dim": 32, "class_token": False, "global_pool": "avg"}
+"""16 tokens, and as many channels in each head."""
+SWIN = {"img_size": 32, "window_size": 4, "embed_dim": 24, "num_heads": (1, 2)}
+
+UNADAPTABLE: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "talking_heads": (partial(odd, Talking), "changed by 'permute' before they weigh"),
+    "cait": (partial(small, "cait_xxs24_224"), "attention in 2 places"),
+    "sparse": (partial(odd, Sparse), "changed by 'gt' before they weigh"),
+    "forgetful": (partial(odd, Forgetful), "changed by 'an operation in place'"),
+    "forgetful_by_view": (partial(odd, ForgetfulByView), "changed by 'an operation in place'"),
+    "over_queries": (partial(odd, OverQueries), "does not sum to 1"),
+    "softmax_by_hand": (partial(odd, SoftmaxByHand), "no softmax over tokens"),
+    "channels": (partial(odd, Channels), "its attention is [12, 12]"),
+    "as_many_channels": (partial(odd, Channels, **AS_MANY), "mixes channels, not tokens"),
+    "windows": (
+        lambda: timm_model("swin_tiny_patch4_window7_224", depths=(2, 2), **SWIN),
+        "its blocks form stages",
+    ),
+    "windows_in_one_stack": (
+        lambda: timm_model("swin_tiny_patch4_window7_224", depths=(1, 1), **SWIN),
+        "sees tokens of shape",
+    ),
+    "cross_covariance": (
+        lambda: timm_model("xcit_nano_12_p16_224", depth=2),
+        "attention in 2 places",
+    ),
+    "convolutions": (lambda: timm_model("resnet10t"), "no attention modules of a known make"),
+    "max_pooling": (lambda: timm_vit(global_pool="max"), "unequally"),
+}
+"""Models whose attention faithscope does not know, and what the refusal has to say."""
 
 
 def blocks_of(module: nn.Module) -> list[nn.Module]:

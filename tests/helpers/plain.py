@@ -116,11 +116,27 @@ def watched(
             handle = block.register_forward_pre_hook(enter, with_kwargs=True)
             stack.callback(handle.remove)
             stack.callback(block.register_forward_hook(leave).remove)
-        written_out = partial(attend, change=probabilities)
+        stack.enter_context(in_the_open(module, probabilities))
+        yield seen
+
+
+@contextmanager
+def in_the_open(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Let every library attend by the function above."""
+
+    def fused(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        return args, {**kwargs, "need_weights": False}  # else torch writes it out itself
+
+    written_out = partial(attend, change=change)
+    with ExitStack() as stack:
+        for child in module.modules():
+            if isinstance(child, nn.MultiheadAttention):
+                handle = child.register_forward_pre_hook(fused, with_kwargs=True)
+                stack.callback(handle.remove)
         stack.enter_context(
             patch.object(nn.functional, "scaled_dot_product_attention", written_out)
         )
-        yield seen
+        yield
 
 
 def logits_of(module: nn.Module, images: Tensor) -> Tensor:
@@ -263,8 +279,7 @@ def conservative_maps(
     place.register_forward_pre_hook(keep_tokens, with_kwargs=True)
     convolutions = [child for child in module.modules() if isinstance(child, nn.Conv2d)]
     convolutions[-1].register_forward_hook(keep_patches)
-    constant = partial(attend, change=Tensor.detach)
-    with patch.object(nn.functional, "scaled_dot_product_attention", constant):
+    with in_the_open(module, Tensor.detach):
         logit = chosen_logit(module, kept["pixels"], target)
     found = torch.autograd.grad(logit, list(kept.values()))
     products = {

@@ -1,20 +1,45 @@
 """The same weights in timm, Hugging Face and torchvision get the same explanations."""
 
+import copy
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
+from timm.layers import SwiGLU, SwiGLUPacked
+from timm.models.beit import Beit
 from timm.models.deit import VisionTransformerDistilled
+from timm.models.vision_transformer import (
+    ParallelScalingBlock,
+    ParallelThingsBlock,
+    VisionTransformer,
+)
+from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 
 import faithscope as fs
 from faithscope.methods import METHODS
-from families import CLASSES, DEPTH, HEADS, TIMM, hf, images_of, seeded, timm_vit
+from families import (
+    CLASSES,
+    DEPTH,
+    HEADS,
+    TIMM,
+    ClipTower,
+    InDict,
+    Probe,
+    eva,
+    hf,
+    images_of,
+    seeded,
+    timm_vit,
+)
 
+READING_PARTS = [
+    method.name for method in METHODS.values() if method.in_papers and method.needs - {"gradient"}
+]
 REGISTERED = [method.name for method in METHODS.values() if not method.is_random]
 
 TARGETS = torch.tensor([0, 1, 3])
@@ -184,6 +209,189 @@ def test_another_layer_norm_eps_is_another_model_and_the_maps_tell():
     other = with_weights_of(source, hf("ViT"), HUGGING_FACE)
     maps = [fs.explain(module, images, "lrp", target=1) for module in (source, other)]
     assert (maps[0] - maps[1]).abs().max() > 1e-9 * maps[0].abs().max()
+
+
+# The same weights in modules of other parts
+
+
+def in_probe(source: nn.Module) -> nn.Module:
+    """The model without its head, in a module with that head."""
+    backbone = copy.deepcopy(source)
+    head, backbone.head = backbone.head, nn.Identity()
+    return Probe(backbone, head, mean=source.global_pool == "avg")
+
+
+def renamed(*names: tuple[str, str]) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    def rename(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        for old, new in names:
+            state = {re.sub(old, new, key): value for key, value in state.items()}
+        return state
+
+    return rename
+
+
+def biases_apart(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """timm's Eva and Beit keep the biases of queries and values, and have none of keys."""
+    joint = {key: value.chunk(3) for key, value in state.items() if key.endswith("qkv.bias")}
+    rest = {key: value for key, value in state.items() if key not in joint}
+    for key, (query, _, value) in joint.items():
+        name = key.removesuffix("qkv.bias")
+        rest |= {f"{name}q_bias": query, f"{name}v_bias": value}
+    return rest
+
+
+def joined(pattern: str, parts: tuple[str, ...], whole: str, axis: int):
+    """Put several linear layers into one: side by side (axis 0), or one after another (axis 1)."""
+
+    def join(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        state = dict(state)
+        for key in [key for key in state if re.search(pattern + re.escape(parts[0]), key)]:
+            name, _, kind = key.rpartition(parts[0])
+            values = [state.pop(f"{name}{part}{kind}") for part in parts]
+            add = axis == 1 and kind == ".bias"
+            state[f"{name}{whole}{kind}"] = sum(values) if add else torch.cat(values, dim=axis)
+        return state
+
+    return join
+
+
+def moved(build: Callable[[], nn.Module], *changes: Any) -> Callable[[nn.Module], nn.Module]:
+    """Build another module and give it the weights, changed in these steps."""
+
+    def convert(source: nn.Module) -> nn.Module:
+        state, module = source.state_dict(), build().to(next(source.parameters()).dtype)
+        for change in changes:
+            state = change(state)
+        missing, unknown = module.load_state_dict(state, strict=False)
+        assert not unknown
+        for name in missing:  # biases of relative positions, which are nothing at 0
+            assert "position_bias_table" in name
+            module.get_parameter(name).data.zero_()
+        return module.eval()
+
+    return convert
+
+
+def without_key_bias(**options: Any) -> nn.Module:
+    """A timm model whose keys have no bias, to be moved to models that have none."""
+    return Unbiased(**{**TIMM, **options})
+
+
+class Unbiased(VisionTransformer):
+    def forward(self, images: Tensor) -> Tensor:
+        for block in self.blocks:
+            block.attn.qkv.bias.data[24:48] = 0
+        return super().forward(images)
+
+
+def at_rest(source: nn.Module) -> nn.Module:
+    """Rotary positions that rotate by no angle."""
+    module = moved(lambda: eva(use_rot_pos_emb=True))(source)
+    angles = module.rope.pos_embed
+    angles[:, : angles.shape[1] // 2] = 0
+    angles[:, angles.shape[1] // 2 :] = 1
+    return module
+
+
+def packed(hidden_features: int, **options: Any) -> nn.Module:
+    """An MLP of as many channels behind its gate as one whose layers are apart."""
+    return SwiGLUPacked(hidden_features=2 * hidden_features, **options)
+
+
+CLIP_TO_TIMM = renamed(
+    (r"^conv1", "patch_embed.proj"),
+    (r"^class_embedding", "cls_token"),
+    (r"^positional_embedding", "pos_embed"),
+    (r"^ln_pre", "norm_pre"),
+    (r"^ln_post", "norm"),
+    (r"^resblocks", "blocks"),
+    (r"ln_(\d)", r"norm\1"),
+    (r"attn\.in_proj_", "attn.qkv."),
+    (r"attn\.out_proj", "attn.proj"),
+    (r"mlp\.c_fc", "mlp.fc1"),
+    (r"mlp\.c_proj", "mlp.fc2"),
+    (r"^proj$", "head.weight"),
+)
+
+
+def clip_shapes(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        **state,
+        "cls_token": state["cls_token"][None, None],
+        "pos_embed": state["pos_embed"][None],
+        "head.weight": state["head.weight"].T,
+        "head.bias": torch.zeros(CLASSES),
+    }
+
+
+BRANCHES = renamed(
+    (r"(blocks\.\d+)\.norm1", r"\1.attns.0.norm"),
+    (r"(blocks\.\d+)\.attn\.", r"\1.attns.0.attn."),
+    (r"(blocks\.\d+)\.norm2", r"\1.ffns.0.norm"),
+    (r"(blocks\.\d+)\.mlp\.", r"\1.ffns.0.mlp."),
+)
+GAP = {"class_token": False, "global_pool": "avg", "fc_norm": False, "pos_embed": "none"}
+RELATIVE = {**TIMM, "rel_pos_type": "bias", "init_values": None, "class_token": False}
+
+TWINS: dict[str, tuple[Build, Convert]] = {
+    "in_dict": (timm_vit, InDict),
+    "data_parallel": (timm_vit, nn.DataParallel),
+    "probe": (timm_vit, in_probe),
+    "probe_of_the_mean": (lambda: timm_vit(global_pool="avg", fc_norm=False), in_probe),
+    "eva": (
+        without_key_bias,
+        moved(lambda: eva(depth=DEPTH, global_pool="token"), biases_apart),
+    ),
+    "rotated_by_nothing": (eva, at_rest),
+    "beit": (
+        lambda: without_key_bias(global_pool="avg", pos_embed="none"),
+        moved(lambda: Beit(**TIMM, use_abs_pos_emb=False, use_rel_pos_bias=True), biases_apart),
+    ),
+    "relative_positions": (
+        lambda: timm_vit(**GAP),
+        moved(lambda: VisionTransformerRelPos(**RELATIVE)),
+    ),
+    "one_branch": (
+        timm_vit,
+        moved(lambda: timm_vit(block_fn=partial(ParallelThingsBlock, num_parallel=1)), BRANCHES),
+    ),
+    "parallel_scaling": (
+        lambda: timm_vit(block_fn=ParallelScalingBlock),
+        moved(
+            lambda: timm_vit(block_fn=partial(ParallelScalingBlock, fuse_out_proj=True)),
+            joined("", ("attn_out_proj", "mlp_out_proj"), "out_proj", 1),
+        ),
+    ),
+    "packed": (
+        lambda: timm_vit(mlp_layer=SwiGLU),
+        moved(
+            lambda: timm_vit(mlp_layer=packed),
+            joined("", ("fc1_g", "fc1_x"), "fc1", 0),
+        ),
+    ),
+    "open_clip": (
+        ClipTower,
+        moved(
+            lambda: timm_vit(depth=2, pre_norm=True, norm_layer=nn.LayerNorm),
+            CLIP_TO_TIMM,
+            clip_shapes,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_modules_of_other_parts_with_the_same_weights_get_the_same_maps(name: str):
+    build, convert = TWINS[name]
+    source, images = seeded(build), images_of((32, 32), 3)
+    with torch.no_grad():
+        expected = source(images)
+        other = convert(source)
+        torch.testing.assert_close(fs.wrap(other).logits(images), expected)
+    methods = [*READING_PARTS, "lrp(rules=conserving)", "partial_lrp(rules=conserving)"]
+    maps = [fs.explain(module, images, methods, target=TARGETS) for module in (source, other)]
+    # A sum over the branches, one though they are, is stabilised.
+    assert_same_maps(*maps, 1e-7 if name == "one_branch" else 1e-9)
 
 
 # Whichever kernel computes attention

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import faithscope as fs
-from faithscope.methods import METHODS, relevance
+from faithscope.methods import METHODS, explain_images, relevance, resolve_methods
 from faithscope.methods.trace import gather
 from faithscope.models import PassCounter
 from faithscope.perturb import to_pixels
@@ -391,22 +391,22 @@ def test_all_methods_cost_one_traced_pass_and_fifty_of_integrated_gradients(fami
 
 def count_sweeps(monkeypatch, module: nn.Module, images: Tensor, methods) -> tuple[int, int]:
     """How many sweeps were begun, and how many blocks relevance went through."""
-    counts = {"head_relevance": 0, "block_relevance": 0}
+    counts = {"__post_init__": 0, "run_on_tape": 0}
 
-    def spy(name: str):
-        original = getattr(relevance, name)
+    def spy(owner: object, name: str):
+        original = getattr(owner, name)
 
-        def counted(*args):
+        def counted(*args, **options):
             counts[name] += 1
-            return original(*args)
+            return original(*args, **options)
 
         return counted
 
     with monkeypatch.context() as patched:
-        for name in counts:
-            patched.setattr(relevance, name, spy(name))
+        for owner, name in ((relevance.Sweep, "__post_init__"), (relevance, "run_on_tape")):
+            patched.setattr(owner, name, spy(owner, name))
         fs.explain(module, images, methods, target=0)
-    return counts["head_relevance"], counts["block_relevance"]
+    return counts["__post_init__"], counts["run_on_tape"]
 
 
 @pytest.mark.parametrize(
@@ -449,8 +449,11 @@ def test_there_is_no_loop_over_images_or_heads():
     counts = {}
     for heads, images in ((2, 2), (2, 6), (6, 2)):
         module = seeded(lambda: timm_vit(num_heads=heads))  # noqa: B023 - called at once
+        pairs = [(method, 0) for method in resolve_methods(methods)]
+        given, target = images_of((32, 32), images), torch.zeros(images, dtype=torch.int64)
+        keys = [str(place) for place in range(images)]
         with OperationCounter() as counter:
-            fs.explain(module, images_of((32, 32), images), methods, target=0)
+            explain_images(fs.wrap(module), given, target, pairs, keys=keys)
         counts[heads, images] = counter.count
     assert counts[2, 2] == counts[2, 6] == counts[6, 2]
     assert counts[2, 2] > 1000
@@ -749,7 +752,7 @@ def test_a_method_of_another_package_is_found_through_its_entry_point(monkeypatc
         ),
         (
             lambda: fs.register_method("x", granularity="pixel", needs=["grad"]),
-            ["evidence 'grad'", "anatomy, attention"],
+            ["evidence 'grad'", "attention, attention_gradient"],
         ),
     ],
 )
@@ -795,7 +798,7 @@ def empty_handed(module: nn.Module, images: Tensor, target: Tensor) -> None:
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (crooked, ["'crooked'", "[2, 5, 32]", "[2, 32, 32]", "by patch [2, 16]"]),
+        (crooked, ["'crooked'", "5, 32]", "32, 32]", "by patch"]),
         (empty_handed, ["'empty_handed'", "None"]),
     ],
 )

@@ -1,20 +1,18 @@
 """Relevance and gradients of a model's parts: rules on paper, sums kept, autograd in one go.
 
-Models are compared with themselves: their attention and norms are swapped for functions written
-here, which know nothing of faithscope, and one call of autograd does the rest.
+Models are compared with themselves: their attention and norms are swapped for functions that know
+nothing of faithscope (helpers/plain.py), and one call of autograd does the rest.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from faithscope.models.blocks import StemView
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from timm.layers import GluMlp, RmsNorm, SwiGLUPacked, apply_rot_embed_cat
+from timm.models.vision_transformer import ResPostBlock
 from torch import Tensor, nn
 
 import faithscope as fs
@@ -28,12 +26,13 @@ from faithscope.methods.relevance import (
     clone_relevance,
     divide,
     linear_relevance,
-    patch_relevance,
-    pixel_relevance,
     product_relevance,
 )
 from faithscope.methods.trace import gather
-from families import DEPTH, FAMILIES, Family, blocks_of, images_of, refused, seeded, timm_vit
+from faithscope.models.tape import Tape
+from families import DEPTH, FAMILIES, Family, eva, images_of, refused, seeded, timm_vit
+from plain import chosen_logit, conservative_maps, watched
+from sweeps import Noted
 
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 both_rules = pytest.mark.parametrize("rules", ["original", "conserving"])
@@ -220,20 +219,23 @@ def test_the_factors_of_a_product_share_its_sum_equally(a, b, relevance):
 # Pixels
 
 
-def stem_of(weight: Tensor) -> StemView:
-    _, channels, height, width = weight.shape
-    convolution = nn.Conv2d(channels, len(weight), (height, width), (height, width)).double()
-    convolution.weight.data = weight
-    return StemView(convolution.requires_grad_(False), list, lambda *_: [])
+def convolved(x: Tensor, weight: Tensor, relevance: Tensor, rules: str, *, pixels: bool) -> Tensor:
+    """Relevance [B, C, H, W] of what a convolution in patches was given."""
+    tape = Tape()
+    root = tape.root(x)
+    with tape:
+        made = nn.functional.conv2d(root, weight, stride=weight.shape[-2:])
+    grid = relevance.mT.unflatten(-1, made.shape[-2:])
+    return Noted(tape, rules, "this test").run(made, grid, root, pixels=pixels)
 
 
 def test_pixels_share_by_how_far_each_is_from_its_worst_value():
-    stem = stem_of(torch.tensor([[[[1.0, -2.0]]]]).double())
+    weight = torch.tensor([[[[1.0, -2.0]]]]).double()
     images = torch.tensor([[[[0.5, -1.0]]], [[[0.0, 8.0]]]]).double()
     relevance = torch.tensor([[[9.0]], [[9.0]]]).double()
     # First image: w x - w⁺ low - w⁻ high = (0.5 + 1, 2 + 1); second: (0 - 0, -16 + 16) are both 0,
     # by its own bounds 0 and 8.
-    found = pixel_relevance(stem, images, relevance)
+    found = convolved(images, weight, relevance, "original", pixels=True).sum(1)
     assert_close(found, [[[3.0, 6.0]], [[0.0, 0.0]]], 1e-8)
 
 
@@ -246,23 +248,33 @@ def test_pixels_get_all_the_relevance_that_patches_had(x, w, relevance):
     room = (patches[:, :, None] * flat).sum(-1)
     room = room - nn.functional.unfold(low, 2, stride=2).mT @ flat.clamp(min=0).T
     room = room - nn.functional.unfold(high, 2, stride=2).mT @ flat.clamp(max=0).T
-    found = pixel_relevance(stem_of(w), x, relevance)
+    found = convolved(x, w, relevance, "original", pixels=True).sum(1)
     lost = (by_sample(found) - by_sample(relevance * (room > 0))).abs()
     assert (lost <= 1.7e-8 * by_sample(relevance.abs())).all()
     assert found.shape == (3, 4, 4)
 
 
+@given(x=tensors(3, 2, 4, 4), w=tensors(5, 2, 2, 2), relevance=tensors(3, 4, 5))
+def test_a_convolution_in_patches_is_a_linear_layer_of_each_patch(x, w, relevance):
+    patches = nn.functional.unfold(x, 2, stride=2).mT
+    for rules in ("original", "conserving"):
+        expected = linear_relevance(patches, w.flatten(1), relevance, rules)
+        found = convolved(x, w, relevance, rules, pixels=False)
+        assert_close(nn.functional.unfold(found, 2, stride=2).mT, expected, 1e-12)
+
+
 def test_where_only_patches_have_positions_only_they_share_with_them():
     module = seeded(lambda: timm_vit(no_embed_class=True, reg_tokens=2))
     evidence = evidence_of(module, images_of((32, 32)))
-    patches, embedded = evidence.tensor("patches"), evidence.tensor("embedded")
-    relevance = randn(*embedded.shape)
-    stem = evidence.vit.require_anatomy("this test").stem
-    operands = stem.operands(patches, embedded, evidence.images)
-    found = patch_relevance(stem, *operands, relevance, "conserving")
+    stem, entered = evidence.tape("stem"), evidence.tensor("entered")
+    relevance = randn(*entered.shape)
+    descent = Noted(stem, "conserving", "this test")
+    descent.run(entered, relevance, stem.roots[0], pixels=True)
+    (projection,) = (node for node in stem.nodes if node.kind == "convolution")
+    patches = projection.output.flatten(2).mT
     positions = module.pos_embed.expand_as(patches)
-    expected, _ = add_relevance(patches, positions, relevance[:, 3:], "conserving")
-    assert_close(found, expected, 1e-10)
+    expected, _ = add_relevance(patches.detach(), positions, relevance[:, 3:], "conserving")
+    assert_close(descent.relevance(projection.output).flatten(2).mT, expected, 1e-10)
 
 
 # The sweep
@@ -285,19 +297,6 @@ def test_conserved_relevance_sums_to_one_at_every_block_boundary(family: Family)
         torch.testing.assert_close(by_sample(relevance), ones, rtol=0, atol=1e-6)
 
 
-@every_family
-def test_pixels_keep_the_conserved_relevance_of_patches(family: Family):
-    evidence = evidence_of(family.module(), family.images(3))
-    stem = evidence.vit.require_anatomy("this test").stem
-    relevance = evidence.sweep("conserving").descend(0)
-    operands = stem.operands(
-        evidence.tensor("patches"), evidence.tensor("embedded"), evidence.images
-    )
-    relevance = patch_relevance(stem, *operands, relevance, "conserving")
-    pixels = pixel_relevance(stem, evidence.images, relevance)
-    assert_close(by_sample(pixels), by_sample(relevance), 1e-7)
-
-
 @both_rules
 def test_a_sweep_goes_down_once_and_refuses_to_go_up_again(rules: str):
     evidence = evidence_of(seeded(timm_vit), images_of((32, 32)))
@@ -311,6 +310,134 @@ def test_a_sweep_goes_down_once_and_refuses_to_go_up_again(rules: str):
         sweep.attention(2)
 
 
+# Blocks and heads of other parts, step by step
+
+
+def no_norm(x: Tensor) -> Tensor:
+    return x
+
+
+def relevance_of_block(block, x: Tensor, relevance: Tensor, rules: str, rotate=no_norm):
+    """Relevance of what enters a block of timm's, and of its attention, by the rules above."""
+    attention, mlp, post = block.attn, block.mlp, isinstance(block, ResPostBlock)
+    before1, before2 = (no_norm, no_norm) if post else (block.norm1, block.norm2)
+    after1, after2 = (block.norm1, block.norm2) if post else (no_norm, no_norm)
+    bias = attention.qkv.bias
+    if bias is None:
+        bias = torch.cat([attention.q_bias, attention.k_bias, attention.v_bias])
+    entered = before1(x)
+    joint = nn.functional.linear(entered, attention.qkv.weight, bias)
+    heads = joint.unflatten(-1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    query, key, value = rotate(heads[0]), rotate(heads[1]), heads[2]
+    product = query @ key.mT
+    chances = (product * attention.scale).softmax(-1)
+    mixed = chances @ value
+    flat = mixed.transpose(1, 2).flatten(2)
+    branch1 = after1(attention.proj(flat))
+    middle = x + branch1
+    normed = before2(middle)
+    wide = mlp.fc1(normed)
+    if isinstance(mlp, GluMlp):
+        gate, values = wide.chunk(2, dim=-1)
+        inner = mlp.act(gate) * values
+    else:
+        inner = mlp.act(wide)
+    branch2 = after2(mlp.fc2(inner))
+
+    to_middle, to_branch2 = add_relevance(middle, branch2, relevance, rules)
+    to_wide = linear_relevance(inner, mlp.fc2.weight, to_branch2, rules)
+    if isinstance(mlp, GluMlp):
+        to_wide = torch.cat([to_wide / 2, to_wide / 2], dim=-1)
+    to_normed = linear_relevance(normed, mlp.fc1.weight, to_wide, rules)
+    to_x, to_branch1 = add_relevance(
+        x, branch1, clone_relevance(middle, to_middle, to_normed), rules
+    )
+    to_flat = linear_relevance(flat, attention.proj.weight, to_branch1, rules)
+    to_mixed = to_flat.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+    cam, to_value = product_relevance(chances, value, mixed, to_mixed)
+    to_query, to_key = product_relevance(query, key.mT, product, cam)
+    parts = torch.stack([to_query, to_key.mT, to_value]).permute(1, 3, 0, 2, 4).flatten(2)
+    to_entered = linear_relevance(entered, attention.qkv.weight, parts, rules)
+    return clone_relevance(x, to_x, to_entered), cam
+
+
+def rotation_of(module: nn.Module, images: Tensor):
+    """What a model with rotary positions does to queries and keys of patches."""
+    if getattr(module, "rope", None) is None:
+        return no_norm
+    rope = module._pos_embed(module.patch_embed(images))[1]
+    return lambda part: torch.cat(
+        [part[:, :, :1], apply_rot_embed_cat(part[:, :, 1:], rope)], dim=2
+    )
+
+
+BLOCKS = {
+    "plain": timm_vit,
+    "post_norm": lambda: timm_vit(block_fn=ResPostBlock),
+    "rms_norm": lambda: timm_vit(norm_layer=RmsNorm),
+    "query_and_key_rotated": lambda: eva(use_rot_pos_emb=True),
+    "rotated_and_gated": lambda: eva(use_rot_pos_emb=True, swiglu_mlp=True),
+    "gated": lambda: timm_vit(mlp_layer=SwiGLUPacked),
+}
+
+
+@both_rules
+@pytest.mark.parametrize("build", BLOCKS.values(), ids=BLOCKS)
+def test_relevance_goes_through_blocks_of_other_parts_as_step_by_step(build, rules: str):
+    module, images = seeded(build), images_of((32, 32))
+    evidence = evidence_of(module, images)
+    sweep, rotate = evidence.sweep(rules), rotation_of(module, images)
+    relevance = sweep.relevance
+    for index in reversed(range(len(module.blocks))):
+        x = evidence.tensors("stream")[index]
+        expected, cam = relevance_of_block(module.blocks[index], x, relevance, rules, rotate)
+        relevance = sweep.descend(index)
+        assert_close(relevance, expected, 1e-10)
+        assert_close(sweep.cam, cam, 1e-10)
+
+
+@both_rules
+def test_relevance_goes_through_an_attention_pool_as_step_by_step(rules: str):
+    module, images = seeded(lambda: timm_vit(global_pool="map")), images_of((32, 32))
+    evidence = evidence_of(module, images)
+    pool, tokens = module.attn_pool, module.norm(evidence.tensors("stream")[-1])[:, 1:]
+    joint = pool.kv(tokens).unflatten(-1, (2, pool.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    key, value = joint.unbind(0)
+    query = (
+        pool.q(pool.latent)
+        .unflatten(-1, (pool.num_heads, -1))
+        .transpose(1, 2)
+        .expand(2, -1, -1, -1)
+    )
+    product = query @ key.mT
+    chances = (product * pool.scale).softmax(-1)
+    mixed = chances @ value
+    flat = mixed.transpose(1, 2).flatten(2)
+    pooled = pool.proj(flat)
+    normed = pool.norm(pooled)
+    wide = pool.mlp.fc1(normed)
+    inner = pool.mlp.act(wide)
+    branch = pool.mlp.fc2(inner)
+    left = (pooled + branch)[:, 0]
+
+    start = nn.functional.one_hot(torch.ones(2).long(), 5).double()
+    relevance = linear_relevance(module.fc_norm(left), module.head.weight, start, rules)
+    relevance = (left * divide(relevance, left))[:, None]
+    to_pooled, to_branch = add_relevance(pooled, branch, relevance, rules)
+    to_wide = linear_relevance(inner, pool.mlp.fc2.weight, to_branch, rules)
+    to_normed = linear_relevance(normed, pool.mlp.fc1.weight, to_wide, rules)
+    to_pooled = clone_relevance(pooled, to_pooled, to_normed)
+    to_flat = linear_relevance(flat, pool.proj.weight, to_pooled, rules)
+    to_mixed = to_flat.unflatten(-1, (pool.num_heads, -1)).transpose(1, 2)
+    cam, to_value = product_relevance(chances, value, mixed, to_mixed)
+    _, to_key = product_relevance(query, key.mT, product, cam)  # its query is a constant
+    parts = torch.stack([to_key.mT, to_value]).permute(1, 3, 0, 2, 4).flatten(2)
+    expected = linear_relevance(tokens, pool.kv.weight, parts, rules)
+    found = evidence.sweep(rules).relevance
+    assert (found[:, 0] == 0).all()  # it looks at the patches alone
+    assert_close(found[:, 1:], expected, 1e-10)
+
+
 def test_unknown_rules_are_refused_by_name():
     with refused("'strict'", "conserving, original"):
         fs.explain(seeded(timm_vit), images_of((32, 32)), "lrp(rules=strict)")
@@ -319,83 +446,27 @@ def test_unknown_rules_are_refused_by_name():
 # Gradients, by autograd through attention that is written out here
 
 
-@contextmanager
-def own_attention(change: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
-    """Let every library attend by this function; `change` sees each block's probabilities."""
-    count = iter(range(DEPTH))
-
-    def attend(query, key, value, *_, scale=None, **__) -> Tensor:
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
-        probabilities = (query @ key.transpose(-2, -1) * scale).softmax(-1)
-        return change(probabilities, next(count)) @ value
-
-    with patch.object(nn.functional, "scaled_dot_product_attention", attend):
-        yield
-    assert next(count, None) is None
-
-
-@contextmanager
-def changed_stream(module: nn.Module, change: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
-    """`change` sees, and may replace, the tokens that enter each block and leave the last."""
-
-    def enter(index: int):
-        def hook(_, args, kwargs):
-            return (change(args[0], index), *args[1:]), kwargs
-
-        return hook
-
-    def leave(_, args, output):
-        if isinstance(output, tuple):
-            return (change(output[0], DEPTH), *output[1:])
-        return change(output, DEPTH)
-
-    blocks = blocks_of(module)
-    with ExitStack() as stack:
-        for index, block in enumerate(blocks):
-            handle = block.register_forward_pre_hook(enter(index), with_kwargs=True)
-            stack.callback(handle.remove)
-        stack.callback(blocks[-1].register_forward_hook(leave).remove)
-        yield
-
-
-def logit(module: nn.Module, images: Tensor, target: int = 1) -> Tensor:
-    output = module(images)
-    return getattr(output, "logits", output)[:, target].sum()
-
-
 @every_family
 def test_attention_and_its_gradient_are_what_autograd_gives(family: Family):
     module, images = family.module(), family.images(2)
     evidence = evidence_of(module, images)
-    seen: list[Tensor] = []
-
-    def keep(probabilities: Tensor, _: int) -> Tensor:
-        seen.append(probabilities)
-        return probabilities
-
-    with own_attention(keep):
-        gradients = torch.autograd.grad(logit(module, images.requires_grad_()), seen)
+    with watched(module) as seen:
+        chosen_logit(module, images.requires_grad_(), 1).backward()
     for layer in evidence.layers():
-        assert_close(layer.attention, seen[layer.index].detach(), 1e-10)
-        assert_close(layer.attention_gradient, gradients[layer.index], 1e-10)
+        assert_close(layer.attention, seen.of_block(layer.index).detach(), 1e-10)
+        assert_close(layer.attention_gradient, seen.gradients()[layer.index], 1e-10)
 
 
 @every_family
 def test_the_stream_and_its_gradient_are_what_autograd_gives(family: Family):
     module, images = family.module(), family.images(2)
     evidence = evidence_of(module, images)
-    seen: list[Tensor] = []
-
-    def keep(tokens: Tensor, _: int) -> Tensor:
-        seen.append(tokens)
-        return tokens
-
-    with changed_stream(module, keep):
-        gradients = torch.autograd.grad(logit(module, images.requires_grad_()), seen)
+    with watched(module) as seen:
+        chosen_logit(module, images.requires_grad_(), 1).backward()
     for layer in evidence.layers():
         for side, place in (("input", layer.index), ("output", layer.index + 1)):
-            assert_close(layer.stream(side), seen[place].detach(), 1e-10)
-            assert_close(layer.stream_gradient(side), gradients[place], 1e-10)
+            assert_close(layer.stream(side), seen.stream[place].detach(), 1e-10)
+            assert_close(layer.stream_gradient(side), seen.stream[place].grad, 1e-10)
 
 
 @some_families("timm_registers", "timm_pooled", "hf_deit_teacher", "torchvision_vit")
@@ -404,111 +475,29 @@ def test_gradients_are_the_change_of_the_logit_under_small_changes(family: Famil
     evidence = evidence_of(module, images)
     step = 1e-5
 
-    def slope(context, direction: Tensor, place: int) -> Tensor:
+    def slope(what: str, direction: Tensor, place: int) -> Tensor:
         """How fast the logit changes along a direction, by central differences."""
 
         def logit_at(size: float) -> Tensor:
-            nudge = lambda values, at: values + size * direction * (at == place)  # noqa: E731
-            with context(nudge):  # torch's own attention takes another way without gradients
-                return logit(module, images.clone().requires_grad_()).detach()
+            def nudge(values: Tensor, at: int) -> Tensor:
+                return values + size * direction if at == place else values
+
+            with watched(module, **{what: nudge}):
+                return chosen_logit(module, images.clone().requires_grad_(), 1).detach()
 
         return (logit_at(step) - logit_at(-step)) / (2 * step)
 
     for layer in evidence.layers():
-        direction = randn(*layer.attention.shape, seed=layer.index)
-        expected = (layer.attention_gradient * direction).sum()
-        found = slope(own_attention, direction, layer.index)
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
-        gradient = layer.stream_gradient()
-        direction = randn(*gradient.shape, seed=layer.index)
-
-        def stream(nudge, place=layer.index):
-            only = lambda tokens, at: nudge(tokens, at) if at == place else tokens  # noqa: E731
-            return changed_stream(module, only)
-
-        found = slope(stream, direction, layer.index)
-        torch.testing.assert_close(found, (gradient * direction).sum(), rtol=1e-6, atol=1e-8)
+        for what, gradient in (
+            ("attention", layer.attention_gradient),
+            ("tokens", layer.stream_gradient()),
+        ):
+            direction = randn(*gradient.shape, seed=layer.index)
+            found = slope(what, direction, layer.index)
+            torch.testing.assert_close(found, (gradient * direction).sum(), rtol=1e-6, atol=1e-8)
 
 
-# Conservative LRP, by one call of autograd through norms that are written out here
-
-
-@contextmanager
-def own_norm(constant: str) -> Iterator[None]:
-    """Let every LayerNorm hold its deviation ("std"), its mean as well, or nothing constant."""
-
-    def norm(x, shape, weight=None, bias=None, eps=1e-5) -> Tensor:
-        mean = x.mean(-1, keepdim=True)
-        std = ((x - mean).square().mean(-1, keepdim=True) + eps).sqrt()
-        mean = mean.detach() if constant == "mean_std" else mean
-        std = std if constant == "none" else std.detach()
-        return (x - mean) / std * weight + bias
-
-    with patch.object(nn.functional, "layer_norm", norm):
-        yield
-
-
-GELUS = ("GELU", "GELUActivation")
-
-
-@contextmanager
-def own_gelu(module: nn.Module, activation: str) -> Iterator[None]:
-    """Let every GELU hold GELU(x) / x constant ("ratio"), or nothing."""
-
-    def gelu(_: nn.Module, args: tuple[Tensor], __: Tensor) -> Tensor:
-        share = (1 + torch.erf(args[0] / 2**0.5)) / 2
-        return args[0] * (share.detach() if activation == "ratio" else share)
-
-    found = [child for child in module.modules() if type(child).__name__ in GELUS]
-    assert len(found) == DEPTH
-    with ExitStack() as stack:
-        for child in found:
-            stack.callback(child.register_forward_hook(gelu).remove)
-        yield
-
-
-def conservative_by_hand(
-    module: nn.Module, images: Tensor, prefix: int, *, norm: str, activation: str
-) -> dict[str, Tensor]:
-    """Input times gradient of the simplified model at its tokens, patches and pixels."""
-    kept: dict[str, Tensor] = {"pixels": images.clone().requires_grad_()}
-
-    def tokens(values: Tensor, at: int) -> Tensor:
-        return kept.setdefault("tokens", values) if at == 0 else values
-
-    def patches(_, args, output) -> None:
-        kept["patches"] = output
-
-    convolution = next(child for child in module.modules() if isinstance(child, nn.Conv2d))
-    handle = convolution.register_forward_hook(patches)
-    with (
-        own_attention(lambda probabilities, _: probabilities.detach()),
-        own_norm(norm),
-        own_gelu(module, activation),
-        changed_stream(module, tokens),
-    ):
-        found = torch.autograd.grad(logit(module, kept["pixels"]), list(kept.values()))
-    handle.remove()
-    products = {
-        place: (values * gradient).detach()
-        for (place, values), gradient in zip(kept.items(), found, strict=True)
-    }
-    grid = products["patches"].shape[-2:]
-    products["tokens"] = products["tokens"][:, prefix:].sum(-1).reshape(-1, *grid)
-    return products | {part: products[part].sum(1) for part in ("patches", "pixels")}
-
-
-@every_family
-def test_conservative_lrp_is_one_gradient_of_the_simplified_model(family: Family):
-    module, images = family.module(), family.images(2)
-    module.requires_grad_(False)
-    expected = conservative_by_hand(
-        module, images, family.prefix, norm="std", activation="derivative"
-    )
-    for place, units in (("tokens", "patches"), ("patches", "patches"), ("pixels", "pixels")):
-        method = fs.method("conservative_lrp", at=place)
-        ours = fs.explain(module, images, method, target=1, units=units)
-        assert_close(ours, expected[place], 1e-10)
+# Conservative LRP, by one call of autograd through norms that are written out
 
 
 @some_families("timm_vit", "timm_layer_scale_qk_norm", "timm_pooled", "hf_vit", "torchvision_vit")
@@ -519,28 +508,12 @@ def test_conservative_lrp_is_one_gradient_of_the_simplified_model(family: Family
 )
 def test_variants_of_conservative_lrp_are_one_gradient_of_theirs(family: Family, options):
     module, images = family.module(), family.images(2)
-    module.requires_grad_(False)
-    both = {"norm": "std", "activation": "derivative", **options}
-    expected = conservative_by_hand(module, images, family.prefix, **both)["tokens"]
+    expected = conservative_maps(module, images, 1, family, **options)["tokens"]
     method = fs.method("conservative_lrp", **options)
     ours = fs.explain(module, images, method, target=1, units="patches")
     assert_close(ours, expected, 1e-10)
     plain = fs.explain(module, images, "conservative_lrp", target=1, units="patches")
     assert (ours - plain).abs().max() > 1e-3 * plain.abs().max()
-
-
-def test_tokens_before_a_norm_are_explained_through_it():
-    module = seeded(lambda: timm_vit(pre_norm=True))
-    module.requires_grad_(False)
-    images = images_of((32, 32))
-    kept: list[Tensor] = []
-    handle = module.norm_pre.register_forward_pre_hook(lambda _, args: kept.append(args[0]))
-    with own_attention(lambda probabilities, _: probabilities.detach()), own_norm("std"):
-        found = logit(module, images.clone().requires_grad_())
-        (gradient,) = torch.autograd.grad(found, kept)
-    handle.remove()
-    ours = fs.explain(module, images, "conservative_lrp", target=1, units="patches")
-    assert_close(ours.flatten(1), (kept[0].detach() * gradient).sum(-1)[:, 1:], 1e-10)
 
 
 # Attention methods

@@ -51,7 +51,7 @@ def test_wrap_reads_the_facts_off_the_module(family: Family):
     assert model.grid(*family.size) == family.grid
     assert len(model.vit.attentions) == DEPTH
     assert model.vit.prefix_tokens == family.prefix
-    assert model.vit.readout == family.readout
+    assert model.vit.hint in (family.readout, None)  # what the head reads is found, not believed
 
 
 def recomputed(model: Model, images: Tensor) -> list[Tensor]:

@@ -175,7 +175,7 @@ def _find_box(model: Model, size: tuple[int, int]) -> Box:
 def _seen(model: Model, levels: np.ndarray) -> np.ndarray:
     """What a grey picture becomes: the mean over channels, in float64."""
     grey = Image.fromarray(levels.astype(np.uint8)).convert("RGB")
-    return preprocess(model, grey).double().mean(0).cpu().numpy()
+    return preprocess(model, grey).cpu().double().mean(0).numpy()
 
 
 def _ends(model: Model, level: np.ndarray, length: int) -> tuple[float, float]:

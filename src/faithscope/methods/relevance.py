@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.models.attention import check_recomputed, run_on_tape
-from faithscope.models.tape import SELECTIONS, Call, Node, Tape, tensors_in
+from faithscope.models.tape import SELECTIONS, Call, Node, Tape, scaled_by, tensors_in
 
 Rules = Literal["original", "conserving"]
 STABILISER = 1e-9
@@ -243,12 +243,11 @@ class Descent:
             raise self._no_rule(node)
 
     def _share(self, node: Node, relevance: Tensor) -> None:
-        """Both operands of a sum; two linear layers that are added are one."""
+        """Both operands of a sum; linear layers that are nothing but added are one."""
         first, second = _operands(node)
-        joint = self._added_layers(node)
-        if joint:
-            weights = torch.cat([_known(made.weight) for made in joint], dim=-1)
-            self._through_layers(joint, weights, relevance)
+        joint = self._joint(node)
+        if joint is not None:
+            self._through_layers(*joint, relevance)
             return
         shares = add_relevance(
             first.detach().expand_as(relevance),
@@ -260,19 +259,46 @@ class Descent:
             if self.tape.is_live(tensor):
                 self._deliver(tensor, share, "sum")
 
-    def _added_layers(self, node: Node) -> list[Node]:
-        """The linear layers of which a node is the sum; none if it is anything else."""
-        makers = [self.tape.maker(tensor) for tensor in node.inputs]
-        joint = [made for made in makers if made is not None and made.kind == "linear"]
-        return joint if node.kind == "sum" and len(node.inputs) == len(joint) == 2 else []
+    def _joint(self, node: Node) -> tuple[list[Tensor], Tensor] | None:
+        """The inputs and the weight of the one layer that two make whose outputs are only added.
 
-    def _through_layers(self, layers: list[Node], weights: Tensor, relevance: Tensor) -> None:
-        """One linear layer on the inputs of several side by side."""
-        inputs = torch.cat([made.inputs[0].detach() for made in layers], dim=-1)
-        found = linear_relevance(inputs, weights, relevance, self.rules)
-        sizes = [made.inputs[0].shape[-1] for made in layers]
-        for made, part in zip(layers, torch.split(found, sizes, dim=-1), strict=True):
-            self._deliver(made.inputs[0], part, "linear")
+        Where both see the same, as a low-rank update and what it updates do, so does the one.
+        """
+        if len(node.inputs) != 2 or any(self.tape.uses(held) > 1 for held in node.inputs):
+            return None
+        chains = [self._chain(held) for held in node.inputs]
+        for one, weight in chains[0]:
+            for other, update in chains[1]:
+                if one is other:
+                    return [one], weight + update
+        if not all(chains):
+            return None
+        return [chain[0][0] for chain in chains], torch.cat([c[0][1] for c in chains], dim=-1)
+
+    def _chain(self, tensor: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Of each linear layer in a row that made a tensor, its input and the weight from there."""
+        found: list[tuple[Tensor, Tensor]] = []
+        factor, node = 1.0, self.tape.maker(tensor)
+        while node is not None:
+            number = scaled_by(node)
+            if node.kind == "linear":
+                weight = _known(node.weight) * factor
+                found.append((node.inputs[0], found[-1][1] @ weight if found else weight))
+                factor = 1.0
+            elif number is None:
+                break
+            else:
+                factor *= number
+            node = self.tape.maker(node.inputs[0])
+        return found
+
+    def _through_layers(self, inputs: list[Tensor], weight: Tensor, relevance: Tensor) -> None:
+        """One linear layer on several inputs side by side."""
+        joint = torch.cat([held.detach() for held in inputs], dim=-1)
+        found = linear_relevance(joint, weight, relevance, self.rules)
+        sizes = [held.shape[-1] for held in inputs]
+        for held, part in zip(inputs, torch.split(found, sizes, dim=-1), strict=True):
+            self._deliver(held, part, "linear")
 
     def _turn(self, node: Node, relevance: Tensor) -> None:
         """One logit of a linear layer w as two, -z and z: the rows -w and w of one layer."""
@@ -281,12 +307,15 @@ class Descent:
             made = self.tape.maker(made.inputs[0])
         if made is None:
             raise self._no_rule(node)
-        layers = [made] if made.kind == "linear" else self._added_layers(made)
-        weights = [_known(layer.weight) for layer in layers]
-        if not layers or len(weights[0]) != 1 or layers[0].inputs[0].ndim != 2:
+        if made.kind == "linear":
+            inputs, row = [made.inputs[0]], _known(made.weight)
+        elif made.kind == "sum" and (joint := self._joint(made)) is not None:
+            inputs, row = joint
+        else:
             raise self._no_rule(made)
-        row = torch.cat(weights, dim=-1)
-        self._through_layers(layers, torch.cat([-row, row]), relevance)
+        if len(row) != 1 or inputs[0].ndim != 2:
+            raise self._no_rule(made)
+        self._through_layers(inputs, torch.cat([-row, row]), relevance)
 
     def _attend(self, node: Node, relevance: Tensor) -> None:
         """Probabilities and values, then queries and keys, half each."""
@@ -350,6 +379,8 @@ class Descent:
                 earliest = held if self._is_before(held, earliest) else earliest
             node = self.tape.maker(held)
             if node is None or node.kind in ("linear", "convolution"):
+                continue
+            if node.kind == "sum" and self._joint(node) is not None:
                 continue
             for operand in node.inputs:
                 if id(operand) not in seen:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ def gather(
     inputs = images.clone().requires_grad_(backward)
     with (
         torch.set_grad_enabled(backward),
+        torch.compiler.set_stance("force_eager"),  # what is compiled cannot be watched
         one_kernel(),
         recording(model, vit, needs, inputs) as record,
         ExitStack() as stack,
@@ -283,6 +285,8 @@ def _check(
                 "fs.wrap(module, attention=[…]) those of its blocks, first block first.",
                 reason=f"it ran {len(order)} of its {depth} {what}, or in another order",
             )
+    if needs & {"relevance", "tapes"}:
+        _check_chain(record, vit)
     rows, columns = model.require_grid(images, "Attention")
     prefix: int | None = vit.prefix_tokens or 0
     for index, call in enumerate((*record.attention.values(), *record.blocks.values())):
@@ -301,3 +305,18 @@ def _check(
             )
     assert prefix is not None
     return prefix
+
+
+def _check_chain(record: Record, vit: ViTView) -> None:
+    """Refuse what happens between blocks, of which nobody took note."""
+    names, calls = list(vit.blocks), list(record.blocks.values())
+    for index, (before, after) in enumerate(pairwise(calls)):
+        left, entered = before.output.detach(), after.tokens.detach()
+        if left.shape != entered.shape or not torch.equal(left, entered):
+            what = f"it does something to its tokens between '{names[index]}' and "
+            what += f"'{names[index + 1]}'"
+            raise FaithscopeError(
+                f"Relevance goes from block to block, but {what}: choose methods that read only "
+                "attention or gradients.",
+                reason=what,
+            )

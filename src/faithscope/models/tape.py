@@ -43,6 +43,8 @@ PRODUCTS = frozenset("mul __mul__ __rmul__ multiply mul_ __imul__".split())
 QUOTIENTS = frozenset("div __truediv__ true_divide divide div_".split())
 MATRIX_PRODUCTS = frozenset("matmul __matmul__ bmm mm".split())
 POOLS = frozenset("mean sum adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d".split())
+MODELLED = frozenset("to type_as expand_as view_as reshape_as".split())
+"""Operations on their first operand alone: of a second one only type and shape matter."""
 SELECTIONS = frozenset("__getitem__ select".split())
 """Of all moves those that may take one of several."""
 
@@ -151,6 +153,10 @@ class Tape(TorchFunctionMode):
         """After how many operations a tensor was made."""
         return self._places.get(id(tensor), -1)
 
+    def uses(self, tensor: Tensor) -> int:
+        """How many operations have read a tensor."""
+        return sum(any(held is tensor for held in node.inputs) for node in self.nodes)
+
     def maker(self, tensor: Tensor) -> Node | None:
         """The operation that made a tensor; None of a root."""
         return self._made_by.get(id(tensor))
@@ -169,10 +175,11 @@ class Tape(TorchFunctionMode):
         kwargs = kwargs or {}
         if not self.is_open or self._inside:
             return func(*args, **kwargs)
-        inputs = tuple(tensor for tensor in tensors_in((args, kwargs)) if id(tensor) in self._live)
-        if not inputs:
-            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        values = args[:1] if name in MODELLED else (args, kwargs)
+        inputs = tuple(tensor for tensor in tensors_in(values) if id(tensor) in self._live)
+        if not inputs or name.startswith("new_") or name.endswith("_like"):
+            return func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             return self._fused(func, args, dict(kwargs))
         if name == "multi_head_attention_forward":
@@ -280,7 +287,7 @@ class Tape(TorchFunctionMode):
         )
         fresh = tuple(tensor for tensor in outputs if id(tensor) not in self._live)
         written = tuple(tensor for tensor in inputs if self.is_overwritten(tensor))
-        if not fresh and not written:
+        if not fresh and not (written and (outputs or name == "__setitem__")):
             return
         if not fresh:  # written in place: what stood there is lost to whoever has read it
             lost = len(inputs) > 1 or kind not in ("pass", "norm") or id(inputs[0]) in self._used
@@ -394,11 +401,18 @@ class Tape(TorchFunctionMode):
             return result
         chances = self._probabilities(result)
         first, second = product.args[:2]
+        query, factor = self._unscaled(first)
         with self:
             key = second.mT
-        self._softmaxes[id(chances)] = _Softmax(first, key, product.output, chances)
+        self._softmaxes[id(chances)] = _Softmax(query, key, product.output / factor, chances)
         self._follow(chances)
         return chances
+
+    def _unscaled(self, query: Tensor) -> tuple[Tensor, float]:
+        """Queries before they were multiplied by a number, as fused kernels know them."""
+        node = self.maker(query)
+        number = None if node is None else scaled_by(node)
+        return (node.inputs[0], number) if node is not None and number else (query, 1.0)
 
     def _behind(self, scores: Tensor) -> Node | None:
         """The matrix product that scores were scaled and shifted from."""
@@ -534,6 +548,13 @@ def first_tensor(output: Any) -> Tensor:
     """What a module gave, or the first of several things it gave."""
     found: Tensor = output if isinstance(output, Tensor) else next(iter(tensors_in(output)))
     return found
+
+
+def scaled_by(node: Node) -> float | None:
+    """The number that an operation multiplies its one operand by; None of another operation."""
+    if node.name not in PRODUCTS or len(node.args) != 2 or len(node.inputs) != 1:
+        return None
+    return next((float(held) for held in node.args if isinstance(held, int | float)), None)
 
 
 def is_whole(module: nn.Module) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from faithscope.errors import FaithscopeError, choose
-from faithscope.models.device import float64_device
+from faithscope.models.device import as_float64, float64_device
 
 UNITS = ("pixels", "patches")
 UPSAMPLES = ("bilinear", "nearest")
@@ -150,7 +150,7 @@ def resample(maps: Tensor, box: tuple[float, float, float, float], size: Size) -
 
     Shapes: maps [B, h, w], box (top, left, bottom, right) in their pixels -> [B, H, W] of `size`.
     """
-    values = maps.to(torch.promote_types(maps.dtype, torch.float64))
+    values = as_float64(maps)
     top, left, bottom, right = box
     down = _weights(values.shape[1], top, bottom, size[0]).to(values)
     across = _weights(values.shape[2], left, right, size[1]).to(values)

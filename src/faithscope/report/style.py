@@ -101,17 +101,16 @@ class Drawing(Figure):
     """
 
     def draw(self, renderer: Any) -> None:
-        with house_style():
+        with house_style(), _boxes_for_glyphs():
             super().draw(renderer)
 
     def get_tightbbox(self, *args: Any, **options: Any) -> Any:
-        with house_style():
+        with house_style(), _boxes_for_glyphs():
             return super().get_tightbbox(*args, **options)
 
     def _repr_png_(self) -> bytes:
         content = BytesIO()
-        with _boxes_for_glyphs():
-            self.savefig(content, format="png", dpi=SCREEN_DPI, bbox_inches="tight")
+        self.savefig(content, format="png", dpi=SCREEN_DPI, bbox_inches="tight")
         return content.getvalue()
 
 

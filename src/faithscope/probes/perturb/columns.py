@@ -10,6 +10,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods import METHODS, Method, try_methods
 from faithscope.methods import method as method_of
 from faithscope.models import Model
+from faithscope.models.device import placed
 from faithscope.perturb import granularity_of
 from faithscope.probes.perturb.ask import Column
 from faithscope.probes.perturb.maps import GivenMaps
@@ -45,7 +46,7 @@ def choose_columns(
     grid = model.grid(*size)
     first = next(example.split(1))
     trial = try_methods(
-        model, images.to(model.device), methods, keys=example.keys, seed=request.seed
+        model, placed(images, model.device), methods, keys=example.keys, seed=request.seed
     )
     shapes = dict(trial.shapes)
     for name, maps in given.items():

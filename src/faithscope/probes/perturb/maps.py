@@ -16,6 +16,7 @@ from faithscope.data import Batch, IndexedImages, as_tensor
 from faithscope.data.maps import by_sample, map_files, photo_box, read_maps
 from faithscope.errors import FaithscopeError, check_encodable
 from faithscope.models import Model
+from faithscope.models.device import as_float64
 from faithscope.perturb import resample, to_grids
 from faithscope.request import as_path
 
@@ -188,7 +189,7 @@ def _no_array(what: str, values: Any) -> FaithscopeError:
 
 def _real(maps: Tensor) -> Tensor:
     maps = maps.detach()
-    return maps if maps.is_floating_point() else maps.to(torch.float64)
+    return maps if maps.is_floating_point() else as_float64(maps)
 
 
 def _check_missing(maps: GivenMaps, data: IndexedImages) -> None:
