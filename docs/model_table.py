@@ -1,12 +1,12 @@
 """Which methods run on which models: every model of a list × every method, and the table of it.
 
-python docs/coverage.py list           # choose the models anew and write docs/coverage.json
-python docs/coverage.py run            # every model × method, and the table in docs/models.md
-python docs/coverage.py run --only 'timm:.*siglip' --out some.jsonl    # some, and no table
-python docs/coverage.py table          # the table from what the last run wrote
+python docs/model_table.py list           # choose the models anew and write docs/model_list.json
+python docs/model_table.py run            # every model × method, and the table in docs/models.md
+python docs/model_table.py run --only 'timm:.*siglip' --out some.jsonl    # some, and no table
+python docs/model_table.py table          # the table from what the last run wrote
 
-A run writes one line of JSON per model to --out (runs/coverage.jsonl) and goes on where it was
-stopped. The rule by which models are listed is in coverage_models.py. A cell has run if the method
+A run writes one line of JSON per model to --out (runs/model_table.jsonl) and goes on where it was
+stopped. The rule by which models are listed is in model_list.py. A cell has run if the method
 gave finite maps of the right shape for two random images; it is refused if it ended in a
 FaithscopeError, whose sentence is kept; anything else is a crash, which is a bug.
 """
@@ -39,7 +39,7 @@ METHODS = tuple(method for methods in GROUPS.values() for method in methods)
 GIVEN = "given maps"
 """The cell that says whether `fs.evaluate` scores given maps; not counted as a method."""
 PAGE = ROOT / "docs" / "models.md"
-OUT = ROOT / "runs" / "coverage.jsonl"
+OUT = ROOT / "runs" / "model_table.jsonl"
 LAYER = re.compile(r", as (\w+\(layer=[^)]+\)),")
 """What a refusal of grad_cam or raw_attention proposes, and the cell then runs."""
 
@@ -52,7 +52,7 @@ Row = dict[str, Any]
 def examine(entry: Row, seconds: int) -> Row:
     """Run every method on one model; each cell is "ran" or begins with "refused" or "crashed"."""
     import torch
-    from coverage_models import build, images_of
+    from model_list import build, images_of
 
     torch.set_num_threads(1)
     began = time.process_time()
@@ -187,7 +187,7 @@ def plain(cell: str, row: Row) -> str:
 
 def summary(rows: Sequence[Row]) -> str:
     """Counts and reasons, to read."""
-    from coverage_models import KINDS
+    from model_list import KINDS
 
     lines = []
     kinds: dict[str, list[Row]] = {"all": list(rows)}
@@ -213,7 +213,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 def blocks(rows: Sequence[Row]) -> dict[str, str]:
     """The generated parts of docs/models.md."""
-    from coverage_models import KINDS
+    from model_list import KINDS
 
     ran, of = counted(rows)
     counts = [
@@ -234,7 +234,7 @@ def blocks(rows: Sequence[Row]) -> dict[str, str]:
         ran, of = counted([row for part in families.values() for row in part])
         share = f"{ran} of {of} cells" if of else "none"
         parts.append(f"**{said[0].upper()}{said[1:]}** ({share})\n\n{table(heads, lines)}")
-    return {"coverage counts": "\n".join(counts), "coverage": "\n\n".join(parts)}
+    return {"model counts": "\n".join(counts), "model table": "\n\n".join(parts)}
 
 
 def columns() -> Iterator[tuple[str, ...]]:
@@ -261,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=300, help="the most that a model may take")
     chosen = parser.parse_args(arguments)
-    from coverage_models import LIST, choose
+    from model_list import LIST, choose
 
     if chosen.command == "list":
         LIST.write_text(json.dumps(choose(), indent=1, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""The models of docs/coverage.py: which ones are listed, by a rule, and how one is built.
+"""The models of docs/model_table.py: which ones are listed, by a rule, and how one is built.
 
 The rule, over what the three libraries register:
 
@@ -23,6 +23,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from torch.overrides import TorchFunctionMode
 import faithscope as fs
 from faithscope.models.vit import find_patch_size
 
-LIST = Path(__file__).with_name("coverage.json")
+LIST = Path(__file__).with_name("model_list.json")
 SMALL = {"depth": 2, "embed_dim": 192, "num_heads": 3}
 """Two narrow blocks, where the constructor takes such options."""
 SIDE = 12
@@ -232,7 +233,7 @@ def choose() -> dict[str, list[Entry]]:
     """The list of models by the rule above, and what was left out."""
     listed: list[Entry] = []
     left_out: list[Entry] = []
-    for entry in (*timm_models(), *transformers_models(), *torchvision_models()):
+    for entry in chain(timm_models(), transformers_models(), torchvision_models()):
         (left_out if "reason" in entry else listed).append(entry)
         print(entry, file=sys.stderr, flush=True)
     return {"models": listed, "left_out": left_out}
