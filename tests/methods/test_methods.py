@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import faithscope as fs
 from faithscope.methods import METHODS, relevance
+from faithscope.methods.explain import explain_batch
 from faithscope.methods.trace import gather
 from faithscope.models import PassCounter
 from faithscope.perturb import to_pixels
@@ -391,22 +392,18 @@ def test_all_methods_cost_one_traced_pass_and_fifty_of_integrated_gradients(fami
 
 def count_sweeps(monkeypatch, module: nn.Module, images: Tensor, methods) -> tuple[int, int]:
     """How many sweeps were begun, and how many blocks relevance went through."""
-    counts = {"head_relevance": 0, "block_relevance": 0}
+    counts = {"its head": 0, "the block": 0}
+    descend = relevance.Descent.run
 
-    def spy(name: str):
-        original = getattr(relevance, name)
-
-        def counted(*args):
-            counts[name] += 1
-            return original(*args)
-
-        return counted
+    def counted(descent: relevance.Descent, *args, **options) -> Tensor:
+        for name in counts:
+            counts[name] += descent.where.startswith(name)
+        return descend(descent, *args, **options)
 
     with monkeypatch.context() as patched:
-        for name in counts:
-            patched.setattr(relevance, name, spy(name))
+        patched.setattr(relevance.Descent, "run", counted)
         fs.explain(module, images, methods, target=0)
-    return counts["head_relevance"], counts["block_relevance"]
+    return counts["its head"], counts["the block"]
 
 
 @pytest.mark.parametrize(
@@ -449,8 +446,10 @@ def test_there_is_no_loop_over_images_or_heads():
     counts = {}
     for heads, images in ((2, 2), (2, 6), (6, 2)):
         module = seeded(lambda: timm_vit(num_heads=heads))  # noqa: B023 - called at once
+        model, draws = fs.wrap(module.requires_grad_(False)), [(fs.method(m), 0) for m in methods]
+        target, keys = torch.zeros(images, dtype=torch.int64), [str(n) for n in range(images)]
         with OperationCounter() as counter:
-            fs.explain(module, images_of((32, 32), images), methods, target=0)
+            explain_batch(model, images_of((32, 32), images), target, draws, keys=keys)
         counts[heads, images] = counter.count
     assert counts[2, 2] == counts[2, 6] == counts[6, 2]
     assert counts[2, 2] > 1000
@@ -749,7 +748,7 @@ def test_a_method_of_another_package_is_found_through_its_entry_point(monkeypatc
         ),
         (
             lambda: fs.register_method("x", granularity="pixel", needs=["grad"]),
-            ["evidence 'grad'", "anatomy, attention"],
+            ["evidence 'grad'", "attention, attention_gradient"],
         ),
     ],
 )

@@ -306,7 +306,7 @@ def test_what_relevance_makes_of_unknown_attention_is_right_or_refused_in_a_sent
     [
         (lambda: Twice(**TIMM), ["twice"]),
         (lambda: Skipping(**TIMM), ["2 of its 3"]),
-        (lambda: timm_model("xcit_nano_12_p16_224", depth=2), ["2 places"]),
+        (lambda: timm_model("xcit_nano_12_p16_224", depth=2), ["(cross-covariance)"]),
     ],
     ids=["twice", "skipping", "cross_covariance"],
 )

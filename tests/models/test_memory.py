@@ -116,9 +116,8 @@ def test_every_method_halves_a_batch_that_does_not_fit_and_its_maps_stay(when, m
     for name in methods:
         error = (maps[name] - expected[name]).abs().amax((1, 2))
         assert (error <= 1e-10 * expected[name].abs().amax((1, 2))).all(), name
-    without = {"random", "lrp", "partial_lrp", "conservative_lrp"}
-    needs_pass = methods != ["random"] and not (when == "backward" and set(methods) <= without)
-    assert (cramped.failures > 0) == needs_pass
+    # What the head reads is known from gradients at it, so that every ViT method has a small one.
+    assert (cramped.failures > 0) == (methods != ["random"])
 
 
 @pytest.mark.parametrize("when", ["forward", "backward"])

@@ -109,7 +109,8 @@ class AttentionView:
         heads = [self._by_head(part, call) for part in found]
         if len({part.shape for part in heads}) > 1:
             raise self._unknown("its attention has several shapes")
-        return Seen(torch.cat(heads, dim=1), output, tuple(found))
+        # a softmax may run in another type than the model
+        return Seen(torch.cat(heads, dim=1).to(tokens.dtype), output, tuple(found))
 
     def _by_head(self, found: Tensor, call: Call) -> Tensor:
         """Probabilities as [B, heads, N, M], also of a module that has images and heads in one."""
