@@ -243,7 +243,8 @@ def test_a_damaged_or_foreign_folder_is_refused_in_a_sentence(saved, name, chang
 
 def test_the_manifest_holds_the_whole_protocol(result):
     assert result.manifest.protocol == {
-        **{"target": "predicted", "k": "auto", "fill": "mean", "units": "pixels"},
+        **{"target": "predicted", "output": "softmax", "k": "auto"},
+        **{"fill": "mean", "units": "pixels"},
         **{"upsample": "bilinear", "ties": "ascending", "group": "sum", "seed": 0},
         "precision": "fp64",
         "random_draws": 3,

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 import faithscope as fs
 from conftest import randn
 from faithscope.methods.attention import gradient_rollout
-from faithscope.methods.cam import grad_cam
 from faithscope.methods.evidence import NEEDS, Evidence
+from faithscope.methods.named_layer import grad_cam
 from faithscope.methods.relevance import (
     STABILISER,
     add_relevance,

@@ -116,8 +116,7 @@ def test_every_method_halves_a_batch_that_does_not_fit_and_its_maps_stay(when, m
     for name in methods:
         error = (maps[name] - expected[name]).abs().amax((1, 2))
         assert (error <= 1e-10 * expected[name].abs().amax((1, 2))).all(), name
-    # What the head reads is known from gradients at it, so that every ViT method has a small one.
-    assert (cramped.failures > 0) == (methods != ["random"])
+    assert (cramped.failures > 0) == (methods != ["random"])  # what a head reads needs gradients
 
 
 @pytest.mark.parametrize("when", ["forward", "backward"])

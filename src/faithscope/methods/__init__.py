@@ -14,7 +14,7 @@ from faithscope.methods.method import (
 from faithscope.methods.trial import Trial, check_methods, try_methods
 
 # Importing a file registers its methods; the order here is the order in tables.
-from faithscope.methods import gradient, cam, attention, lrp, conservative, random, text  # noqa: F401  # isort: skip
+from faithscope.methods import gradient, named_layer, attention, lrp, conservative, random, text  # noqa: F401  # isort: skip
 
 __all__ = [
     "METHODS",

@@ -61,15 +61,6 @@ def weighted_attention(layer: Layer, clamp: str = "heads") -> Tensor:
     return positive(mean) if clamp == "mean" else mean
 
 
-@layer_method("raw_attention", in_papers=True)
-def raw_attention(row: Tensor, layer: Layer) -> Tensor:
-    r"""Attention that the read-out token pays in the last block, mean over heads.
-
-    .. math:: \mathbb{E}_h A_{L-1}[\mathrm{CLS}]
-    """
-    return roll(row, head_mean(layer.attention)) if layer.is_last else row
-
-
 @layer_method("rollout", in_papers=True)
 def rollout(row: Tensor, layer: Layer, *, start_layer: int = 0) -> Tensor:
     r"""Attention rolled out over all blocks, with the residual path (Abnar & Zuidema 2020).

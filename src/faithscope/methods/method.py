@@ -20,7 +20,6 @@ from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
 from faithscope.models import Model, ViTView
 from faithscope.models.device import as_float64
-from faithscope.models.layers import propose_layer
 from faithscope.registry import (
     Registry,
     as_list,
@@ -39,6 +38,9 @@ PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32}
 Needs = Iterable[str] | Callable[..., Iterable[str]]
 Granularity = str | Callable[..., str]
 """A trait, or a function of the options that gives it."""
+
+Propose = Callable[[Model, Tensor], str | None]
+"""Which layer of a model a method should be given, which it needs where there is no ViT."""
 
 MEASURES: Registry[Method] = Registry("measure", group="faithscope.measures")
 METHODS: Registry[Method] = Registry(
@@ -67,6 +69,7 @@ class Method:
     summary: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     traits: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda options: {}
+    propose: Propose | None = None
     suits: Callable[[Model], None] = lambda model: None
     """Refuses a model that it is not for."""
     fingerprint: str = ""
@@ -153,7 +156,7 @@ class Method:
         try:
             return model.require_vit(f"The method '{self.label}'")
         except FaithscopeError as error:
-            layer = propose_layer(model, images) if "layer" in self.defaults else None
+            layer = None if self.propose is None else self.propose(model, images)
             if layer is None:
                 raise
             other = self.with_options(layer=layer).label
@@ -189,17 +192,19 @@ def register_method(
     modality: str = "image",
     is_random: bool = False,
     in_papers: bool = False,
+    propose: Propose | None = None,
 ) -> Callable[[F], F]:
     """Decorate a function of Evidence as a method; its keyword-only arguments are its options.
 
     `granularity` and `needs` may be functions of the options, where these change them. A method of
-    the modality "text" is a function of TokenEvidence and scores tokens.
+    the modality "text" is a function of TokenEvidence and scores tokens. `propose` names the layer
+    that a method with the option `layer` should be given where there is no ViT.
     """
     choose("modality", modality, MODALITIES)
     size: Any = granularity
     if isinstance(granularity, str) and not granularity:
         size = "token" if modality == "text" else "any"
-    return _register(name, size, needs, False, is_random, in_papers, modality)
+    return _register(name, size, needs, False, is_random, in_papers, modality, propose)
 
 
 def layer_method(
@@ -222,6 +227,7 @@ def _register(
     is_random: bool,
     in_papers: bool,
     modality: str,
+    propose: Propose | None = None,
 ) -> Callable[[F], F]:
     known = NEEDS if modality == "image" else TOKEN_NEEDS
     fixed = None if callable(needs) else tuple(as_list("kind of evidence", needs, str))
@@ -261,6 +267,7 @@ def _register(
             modality=modality,
             summary=(inspect.getdoc(function) or "").partition("\n")[0],
             traits=traits,
+            propose=propose,
             **traits(function_options(function)),
         )
         METHODS.of(modality).register(name, made)

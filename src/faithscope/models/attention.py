@@ -71,16 +71,17 @@ class AttentionView:
     qkv: Callable[[Tensor], QKV] | None = None
     project: Callable[[Tensor], Tensor] = lambda mixed: mixed
 
-    def look(self, call: Call, *, gradient: bool = False) -> Seen:
+    def look(self, call: Call, *, gradient: bool = False, count: int | None = None) -> Seen:
         """See the attention of a call, on the condition that it explains what the module gave.
 
         Rows of the probabilities must sum to 1, and the output must be the one recorded. With
-        `gradient`, gradients with respect to the probabilities can be taken afterwards.
+        `gradient`, gradients with respect to the probabilities can be taken afterwards. `count` is
+        the number of tokens, of a module whose tokens are not [B, …, D].
         """
         tokens = call.tokens.detach()
         with torch.set_grad_enabled(gradient):
             seen = self._see(call, tokens) if self.qkv is None else self._compute(tokens)
-        shape, count = tuple(seen.attention.shape), tokens[0, ..., 0].numel()
+        shape, count = tuple(seen.attention.shape), count or tokens[0, ..., 0].numel()
         if shape[0] != len(tokens) or shape[2:] != (count, count):
             raise self._unknown(
                 f"its attention is {list(shape[-2:])} for {len(tokens)}×{count} tokens: it looks "

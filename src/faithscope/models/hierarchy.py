@@ -36,7 +36,7 @@ def describe_hierarchy(module: nn.Module) -> str | None:
     >>> describe_hierarchy(nn.Conv2d(3, 8, 3))
     'it has no attention between positions'
     """
-    parts = list(_parts(module))
+    parts = list(attention_parts(module))
     if not parts:
         return "it has no attention between positions"
     odd = (describe_attention(part.module) for part in parts)
@@ -52,7 +52,9 @@ def describe_hierarchy(module: nn.Module) -> str | None:
 def describe_stages(module: nn.Module, attentions: Iterable[nn.Module]) -> str | None:
     """The reason why these parts of a module are no stack over one grid; None if they may be."""
     chosen = set(map(id, attentions))
-    return _describe_stages(module, [part for part in _parts(module) if id(part.module) in chosen])
+    return _describe_stages(
+        module, [part for part in attention_parts(module) if id(part.module) in chosen]
+    )
 
 
 def describe_attention(part: nn.Module) -> str | None:
@@ -87,7 +89,7 @@ def _describe_stages(module: nn.Module, parts: list[Part]) -> str | None:
     )
 
 
-def _parts(module: nn.Module) -> Iterator[Part]:
+def attention_parts(module: nn.Module) -> Iterator[Part]:
     """The parts that make queries and keys, in the order they are defined."""
     for name, child in module.named_modules():
         if isinstance(child, nn.MultiheadAttention):

@@ -1,23 +1,60 @@
-"""Layers by name: what one gives as a feature map, and which one to propose.
+"""Layers by name: what one gives as a feature map, what it attends to, and which one to propose.
 
 Any classifier has layers whose output is a grid of vectors: a stage of a convolutional network or
-of a Swin, a block of a ViT. Grad-CAM reads them.
+of a Swin, a block of a ViT. Some have attention that sees the whole of its grid, if only in the
+last stage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from faithscope.errors import unknown
+from faithscope.errors import FaithscopeError, unknown
+from faithscope.models.attention import AttentionView
+from faithscope.models.hierarchy import attention_parts
 from faithscope.models.model import Model, undisturbed
+from faithscope.models.tape import Call
 from faithscope.models.vit import ViTView
 
 Size = tuple[int, int]
+
+
+class Unfit(Exception):
+    """Why a layer cannot be read."""
+
+
+class Calls(list[Call]):
+    """The calls of a layer in a forward pass."""
+
+    def only(self) -> Call:
+        """The one call, if it is one."""
+        if len(self) != 1:
+            raise Unfit(f"it runs {len(self)} times in a forward pass")
+        return self[0]
+
+
+@contextmanager
+def watching(layer: nn.Module) -> Iterator[Calls]:
+    """Keep what a layer gets and gives; what comes behind gets a copy, to overwrite at will."""
+    calls = Calls()
+
+    def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        given = output[0] if isinstance(output, tuple) and output else output
+        if not isinstance(given, Tensor):
+            return None
+        calls.append(Call(args, kwargs, given))
+        return (given.clone(), *output[1:]) if isinstance(output, tuple) else given.clone()
+
+    handle = layer.register_forward_hook(hook, with_kwargs=True)
+    try:
+        yield calls
+    finally:
+        handle.remove()
 
 
 def find_layer(model: Model, name: str) -> nn.Module:
@@ -29,8 +66,11 @@ def find_layer(model: Model, name: str) -> nn.Module:
     return layers[name]
 
 
-def as_feature_map(model: Model, output: Any, images: Tensor) -> Tensor:
-    """What a layer gave for images [B, C, H, W], as a feature map; a ValueError says why not.
+# Feature maps
+
+
+def as_feature_map(model: Model, given: Tensor, images: Tensor) -> Tensor:
+    """What a layer gave for images [B, C, H, W], as a feature map, or `Unfit`.
 
     Vectors may stand first, [B, D, h, w], last, [B, h, w, D], or in a row of tokens [B, N, D],
     whose first ones may be the ViT's prefix, or one class token. The grid h × w is told from
@@ -38,23 +78,22 @@ def as_feature_map(model: Model, output: Any, images: Tensor) -> Tensor:
 
     Shapes: -> [B, D, h, w].
     """
-    given = _given(output)
-    if given is None or not given.ndim or len(given) != len(images):
-        raise ValueError("it gives no tensor with a row for each image")
     size = (images.shape[-2], images.shape[-1])
+    if not given.ndim or len(given) != len(images):
+        raise Unfit(f"its output, {list(given.shape)}, has no row for each image")
     if given.ndim == 4:
         first, last = _is_grid(given.shape[2:], size), _is_grid(given.shape[1:3], size)
         if first and last:
-            raise ValueError(
+            raise Unfit(
                 f"of its output, {list(given.shape)}, either the first or the last could be the "
                 "channels"
             )
         if first or last:
             return given if first else given.permute(0, 3, 1, 2)
     if given.ndim == 3:
-        for prefix, grid in _layouts(model, size, given.shape[1]):
+        for prefix, grid in layouts(model, size, given.shape[1]):
             return given[:, prefix:].transpose(1, 2).reshape(*given.shape[::2], *grid)
-    raise ValueError(f"its output, {list(given.shape)}, is no grid of vectors")
+    raise Unfit(f"its output, {list(given.shape)}, is no grid of vectors")
 
 
 def _is_grid(shape: tuple[int, ...], size: Size) -> bool:
@@ -65,7 +104,7 @@ def _is_grid(shape: tuple[int, ...], size: Size) -> bool:
     return abs(high * size[1] - wide * size[0]) < max(size)
 
 
-def _layouts(model: Model, size: Size, count: int) -> Iterator[tuple[int, Size]]:
+def layouts(model: Model, size: Size, count: int) -> Iterator[tuple[int, Size]]:
     """Prefix and grid that so many tokens can have: the ViT's own, or none or one and a grid."""
     grid = model.grid(*size)
     if isinstance(model.vit, ViTView) and grid is not None:
@@ -80,65 +119,108 @@ def _layouts(model: Model, size: Size, count: int) -> Iterator[tuple[int, Size]]
                 yield prefix, (high, wide)
 
 
+# Attention
+
+
+def received_attention(
+    model: Model, name: str, module: nn.Module, call: Call, images: Tensor
+) -> Tensor:
+    """What the class token, or the mean position, pays each cell of an attention module's grid.
+
+    The attention is seen on a tape and checked against what the module gave; windows, and keys
+    fewer than queries, are refused.
+
+    Shapes: -> [B, h, w], mean over heads.
+    """
+    size = (images.shape[-2], images.shape[-1])
+    tokens = call.tokens
+    if len(tokens) != len(images):
+        raise Unfit("it looks at windows, not at the whole of its grid")
+    if tokens.ndim == 4:  # in a grid, of which channels may be first
+        high, wide = as_feature_map(model, tokens, images).shape[2:]
+        prefix, grid = 0, (high, wide)
+    else:
+        found = next(layouts(model, size, tokens.shape[1]), None) if tokens.ndim == 3 else None
+        if found is None:
+            raise Unfit(f"its tokens, {list(tokens.shape)}, are no grid")
+        prefix, grid = found
+    try:
+        view = AttentionView(name, module)
+        attention = view.look(call.detached(), count=prefix + grid[0] * grid[1]).attention.mean(1)
+    except FaithscopeError as error:
+        raise Unfit(error.reason) from None
+    row = attention[:, 0] if prefix else attention.mean(1)
+    return row[:, prefix:].reshape(-1, *grid)
+
+
+# Proposals
+
+
 def propose_layer(model: Model, images: Tensor) -> str | None:
     """The last module of several parts that gives, once, a feature map with a gradient.
 
     It takes one forward and backward pass of one image.
     """
-    image = images[:1].detach().to(model.device, model.dtype).clone().requires_grad_(True)
-    found: dict[str, list[Tensor]] = {}
-
-    def keep(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            given = _given(output)
-            found.setdefault(name, []).extend([] if given is None else [given])
-
-        return hook
-
-    handles = [
-        layer.register_forward_hook(keep(name))
+    parts = [
+        name
         for name, layer in model.module.named_modules()
         if name and any(True for _ in layer.children())
     ]
-    try:
-        with torch.inference_mode(False), torch.enable_grad(), undisturbed(model.module):
-            best = model.logits(image).max()
-    except Exception:  # the model's own, which is said where it matters
+    image = images[:1].detach().to(model.device, model.dtype).clone().requires_grad_(True)
+    best, calls = _watched(model, parts, image)
+    if best is None:
         return None
-    finally:
-        for handle in handles:
-            handle.remove()
-    for name, given in reversed(found.items()):
+    for name, held in reversed(calls.items()):
         try:
-            as_feature_map(model, given[0], image)
-            (gradient,) = torch.autograd.grad(best, given[:1], retain_graph=True, allow_unused=True)
-            if len(given) == 1 and as_feature_map(model, gradient, image).any():
+            given = held.only().output
+            as_feature_map(model, given, image)
+            (gradient,) = torch.autograd.grad(best, given, retain_graph=True, allow_unused=True)
+            if gradient is not None and as_feature_map(model, gradient, image).any():
                 return name
-        except (ValueError, IndexError, RuntimeError):
+        except (Unfit, RuntimeError):
             continue
     return None
 
 
-def _given(output: Any) -> Tensor | None:
-    """What a layer gave, if it is a tensor or begins with one."""
-    first = output[0] if isinstance(output, tuple) and output else output
-    return first if isinstance(first, Tensor) else None
-
-
-@contextmanager
-def watching(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Keep every tensor that a layer gives; what comes behind gets a copy, to overwrite at will."""
-    seen: list[Tensor] = []
-
-    def hook(_: nn.Module, __: Any, output: Any) -> Any:
-        given = _given(output)
-        if given is None:
-            return None
-        seen.append(given)
-        return (given.clone(), *output[1:]) if isinstance(output, tuple) else given.clone()
-
-    handle = layer.register_forward_hook(hook)
+def propose_attention(model: Model, images: Tensor) -> str | None:
+    """The last attention module, if it sees the whole of its grid; it takes a forward pass."""
+    names = [part.name for part in attention_parts(model.module)]
+    image = images[:1].detach().to(model.device, model.dtype).clone()
+    best, calls = _watched(model, names, image)
+    if best is None or not calls:
+        return None
+    name, held = next(reversed(calls.items()))
     try:
-        yield seen
-    finally:
-        handle.remove()
+        with torch.no_grad(), undisturbed(model.module):
+            received_attention(model, name, find_layer(model, name), held.only(), image)
+        return name
+    except (Unfit, RuntimeError):
+        return None
+
+
+def _watched(
+    model: Model, names: list[str], image: Tensor
+) -> tuple[Tensor | None, dict[str, Calls]]:
+    """The largest logit of one image, and the calls of the named layers in the order they ended."""
+    ended: dict[str, None] = {}
+    with torch.inference_mode(False), ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(image.requires_grad))
+        stack.enter_context(undisturbed(model.module))
+        calls = {name: stack.enter_context(watching(find_layer(model, name))) for name in names}
+        for name in names:
+            layer = find_layer(model, name)
+            handle = layer.register_forward_hook(_noting(ended, name))
+            stack.callback(handle.remove)
+        try:
+            best = model.logits(image).max()
+        except Exception:  # the model's own, which is said where it matters
+            return None, {}
+    return best, {name: calls[name] for name in ended}
+
+
+def _noting(ended: dict[str, None], name: str) -> Callable[..., None]:
+    def hook(*_: Any) -> None:
+        ended.pop(name, None)
+        ended[name] = None
+
+    return hook

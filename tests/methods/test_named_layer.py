@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import faithscope as fs
-from faithscope.models.layers import as_feature_map, propose_layer
+from faithscope.models.layers import Unfit, as_feature_map, propose_layer
 
 
 class Net(nn.Module):
@@ -209,11 +209,11 @@ def test_layouts_of_feature_maps(shape, size, expected):
         ((2, 8, 1, 1), "is no grid of vectors"),
         ((2, 8, 3, 9), "is no grid of vectors"),
         ((2, 53, 8), "is no grid of vectors"),
-        ((3, 8, 7, 7), "no tensor with a row for each image"),
+        ((3, 8, 7, 7), "has no row for each image"),
     ],
 )
 def test_what_is_no_feature_map(shape, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(Unfit, match=words):
         as_feature_map(fs.wrap(nn.Identity()), torch.zeros(shape), torch.zeros(2, 3, 224, 224))
 
 
