@@ -94,14 +94,9 @@ class AttentionView:
             )
         rows = (seen.attention.detach().sum(-1) - 1).abs().max()
         axes = tuple(range(1, call.output.ndim - 1))
-<<<<<<< HEAD
-        off = deviation(seen.output, call.output, call.output.mean(dim=axes, keepdim=True))
-        if not rows <= max(tolerance(part.dtype) for part in seen.leaves):
-=======
         base = 0.0 if shape[2] == 1 else call.output.mean(dim=axes, keepdim=True)
         off = deviation(seen.output, call.output, base)
-        if not rows <= tolerance(seen.attention.dtype):
->>>>>>> h-coverage
+        if not rows <= max(tolerance(part.dtype) for part in seen.leaves):
             raise self._unknown("its attention does not sum to 1 over the keys")
         if gradient and not seen.output.requires_grad:
             raise self._unknown("no gradients reach its attention")
