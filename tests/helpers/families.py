@@ -482,7 +482,7 @@ class SoftmaxByHand(Odd):
         return found / found.sum(-1, keepdim=True)
 
 
-class Channels(Odd):
+class Transposed(Odd):
     """Channels look at channels, each with all tokens."""
 
     def forward(self, tokens: Tensor, **_: Any) -> Tensor:
@@ -505,27 +505,27 @@ SWIN = {"img_size": 32, "window_size": 4, "embed_dim": 24, "num_heads": (1, 2)}
 
 UNADAPTABLE: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "talking_heads": (partial(odd, Talking), "changed by 'permute' before they weigh"),
-    "cait": (partial(small, "cait_xxs24_224"), "attention in 2 places"),
+    "cait": (partial(small, "cait_xxs24_224"), "(talking heads)"),
     "sparse": (partial(odd, Sparse), "changed by 'gt' before they weigh"),
     "forgetful": (partial(odd, Forgetful), "changed by 'an operation in place'"),
     "forgetful_by_view": (partial(odd, ForgetfulByView), "changed by 'an operation in place'"),
     "over_queries": (partial(odd, OverQueries), "does not sum to 1"),
     "softmax_by_hand": (partial(odd, SoftmaxByHand), "no softmax over tokens"),
-    "channels": (partial(odd, Channels), "its attention is [12, 12]"),
-    "as_many_channels": (partial(odd, Channels, **AS_MANY), "mixes channels, not tokens"),
+    "channels": (partial(odd, Transposed), "its attention is [12, 12]"),
+    "as_many_channels": (partial(odd, Transposed, **AS_MANY), "mixes channels, not tokens"),
     "windows": (
         lambda: timm_model("swin_tiny_patch4_window7_224", depths=(2, 2), **SWIN),
-        "its blocks form stages",
+        "computed in windows, in 2 stages",
     ),
     "windows_in_one_stack": (
         lambda: timm_model("swin_tiny_patch4_window7_224", depths=(1, 1), **SWIN),
-        "sees tokens of shape",
+        "computed in windows, in 2 stages",
     ),
     "cross_covariance": (
         lambda: timm_model("xcit_nano_12_p16_224", depth=2),
-        "attention in 2 places",
+        "between channels (cross-covariance)",
     ),
-    "convolutions": (lambda: timm_model("resnet10t"), "no attention modules of a known make"),
+    "convolutions": (lambda: timm_model("resnet10t"), "no attention between positions"),
     "max_pooling": (lambda: timm_vit(global_pool="max"), "unequally"),
 }
 """Models whose attention faithscope does not know, and what the refusal has to say."""

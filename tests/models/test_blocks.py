@@ -92,6 +92,22 @@ class Biased(Attention):
         return joint.unbind(0)
 
 
+class Warm(Attention):
+    """A temperature that is learned, as ViTs for small datasets have it."""
+
+    def forward(self, tokens: Tensor, **_: object) -> Tensor:
+        query, key, value = Biased.split(self, tokens)
+        mixed = functional.scaled_dot_product_attention(query * self.temperature, key, value)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+
+def warm() -> nn.Module:
+    module = with_attention(Warm)
+    for block in module.blocks:
+        block.attn.temperature = nn.Parameter(torch.tensor([[[0.5]], [[2.0]]]))
+    return module
+
+
 class PositionsInPlace(VisionTransformer):
     """Adds its positions in place, as many models do."""
 
@@ -127,6 +143,7 @@ UNUSUAL = {
     "parallel_branches": Family(lambda: timm_vit(block_fn=Parallel)),
     "two_layer_head": Family(two_layer_head),
     "temperature": Family(lambda: Tempered(**TIMM)),
+    "temperature_of_attention": Family(warm),
     "positions_in_place": Family(lambda: PositionsInPlace(**TIMM)),
     "activation_in_place": Family(in_place_activation),
     "norm_in_the_patch_embedding": Family(lambda: timm_vit(embed_norm_layer=nn.LayerNorm)),
@@ -306,7 +323,7 @@ def test_what_relevance_makes_of_unknown_attention_is_right_or_refused_in_a_sent
     [
         (lambda: Twice(**TIMM), ["twice"]),
         (lambda: Skipping(**TIMM), ["2 of its 3"]),
-        (lambda: timm_model("xcit_nano_12_p16_224", depth=2), ["2 places"]),
+        (lambda: timm_model("xcit_nano_12_p16_224", depth=2), ["(cross-covariance)"]),
     ],
     ids=["twice", "skipping", "cross_covariance"],
 )

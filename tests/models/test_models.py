@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -175,25 +176,81 @@ class OwnViT(nn.Module):
         return self.out((tokens + self.mixer(tokens))[:, 0])
 
 
-def own_view(module: OwnViT, scale: float) -> AttentionView:
-    return AttentionView("mixer", module.mixer, scale, module.mixer.split, nn.Identity())
+def paid_to_patches(module: OwnViT, images: Tensor) -> Tensor:
+    """What the first token pays the patches, mean over heads: [B, 4, 4]."""
+    first = module.start.expand(len(images), -1, -1)
+    tokens = torch.cat([first, module.stem(images).flatten(2).mT], dim=1)
+    queries, keys, _ = module.mixer.split(tokens)
+    chances = (queries @ keys.mT / module.mixer.temperature).softmax(-1)
+    return chances.mean(1)[:, 0, 1:].reshape(-1, 4, 4).detach()
 
 
-def test_ones_own_model_needs_four_fields_and_no_more():
+def test_ones_own_model_needs_to_say_where_its_attention_is_and_no_more():
     module, images = seeded(OwnViT), images_of((32, 32))
-    with refused("attention=[…]", "prefix_tokens"):
+    with refused("attention=[…]"):
         fs.explain(module, images, "rollout")
-    fields = {"prefix_tokens": 1, "readout": "class", "patch_size": 8}
-    model = fs.wrap(module, attention=[own_view(module, 1 / 2)], **fields)
-    queries, keys, _ = module.mixer.split(
-        torch.cat([module.start.expand(2, -1, -1), module.stem(images).flatten(2).mT], dim=1)
-    )
-    expected = (queries @ keys.mT / 2).softmax(-1).mean(1)[:, 0, 1:].reshape(2, 4, 4)
-    maps = fs.explain(model, images, "raw_attention", units="patches")
-    torch.testing.assert_close(maps, expected.detach(), rtol=0, atol=1e-12)
-    with refused("'mixer'", "cannot be trusted"):
-        wrong = fs.wrap(module, attention=[own_view(module, 1 / 3)], **fields)
-        fs.explain(wrong, images, "raw_attention")
+    expected = paid_to_patches(module, images)
+    for fields in ({}, {"prefix_tokens": 1, "readout": "class", "patch_size": 8}):
+        model = fs.wrap(module, attention=[module.mixer], **fields)
+        maps = fs.explain(model, images, "raw_attention", units="patches")
+        torch.testing.assert_close(maps, expected, rtol=0, atol=1e-12)
+
+
+class Sealed(torch.autograd.Function):
+    """Attention as a kernel of one's own: nobody sees what happens inside."""
+
+    @staticmethod
+    def forward(ctx, queries: Tensor, keys: Tensor, values: Tensor, temperature: float) -> Tensor:
+        chances = (queries @ keys.mT / temperature).softmax(-1)
+        ctx.save_for_backward(queries, keys, values, chances)
+        ctx.temperature = temperature
+        return chances @ values
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        queries, keys, values, chances = ctx.saved_tensors
+        slope = gradient @ values.mT
+        scores = chances * (slope - (slope * chances).sum(-1, keepdim=True)) / ctx.temperature
+        return scores @ keys, scores.mT @ queries, chances.mT @ gradient, None
+
+
+@torch.jit.script
+def compiled(queries: Tensor, keys: Tensor, values: Tensor, temperature: float) -> Tensor:
+    return (queries @ keys.mT / temperature).softmax(-1) @ values
+
+
+HIDDEN = {"autograd_function": Sealed.apply, "compiled": compiled}
+
+
+class HiddenAttention(OwnAttention):
+    kernel = "autograd_function"
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        mixed = HIDDEN[self.kernel](*self.split(tokens), self.temperature)
+        return mixed.transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("kernel", HIDDEN)
+def test_attention_that_nobody_can_see_is_read_by_a_view_of_ones_own_if_that_is_right(kernel: str):
+    module, plain, images = seeded(OwnViT), seeded(OwnViT), images_of((32, 32))
+    module.mixer.__class__ = HiddenAttention
+    module.mixer.kernel = kernel
+    torch.testing.assert_close(module(images), plain(images))
+    hidden = fs.wrap(module, attention=[module.mixer])
+    with refused("'mixer'", "no softmax over tokens was seen"):
+        fs.explain(hidden, images, "raw_attention")
+    methods = ["raw_attention", "rollout", "grad_cam", "transformer_mm"]
+    expected = fs.explain(fs.wrap(plain, attention=[plain.mixer]), images, methods, target=1)
+    view = AttentionView("mixer", module.mixer, 1 / 2, module.mixer.split)
+    maps = fs.explain(fs.wrap(module, attention=[view]), images, methods, target=1)
+    for method in methods:
+        torch.testing.assert_close(maps[method], expected[method], rtol=0, atol=1e-12)
+    other_scale = replace(view, scale=1 / 3)
+    swapped = replace(view, qkv=lambda tokens: module.mixer.split(tokens)[::-1])
+    with_output = replace(view, project=lambda mixed: mixed * 1.01)
+    for wrong in (other_scale, swapped, with_output):
+        with refused("'mixer'", "cannot be trusted"):
+            fs.explain(fs.wrap(module, attention=[wrong]), images, "raw_attention")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +260,7 @@ def test_ones_own_model_needs_four_fields_and_no_more():
         ({"patch_size": 4}, ["8×8 patches", "patch_size=…"]),
         ({"patch_size": 5}, ["patches of 5×5", "32×32"]),
         ({"readout": "max"}, ["readout 'max'", "class, mean"]),
-        ({"attention": [nn.Linear(2, 2)]}, ["Linear", "0 attention modules"]),
+        ({"attention": [nn.Linear(2, 2)]}, ["0 of its 1 attention modules"]),
     ],
 )
 def test_fields_that_contradict_the_model_are_refused(fields, words):

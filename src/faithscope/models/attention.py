@@ -43,7 +43,7 @@ class Seen:
 
     attention: Tensor
     output: Tensor
-    leaves: tuple[Tensor, ...] = ()
+    leaves: tuple[Tensor, ...]
 
     def gradient(self, returned_gradient: Tensor) -> Tensor:
         r"""The gradient that reaches the attention probabilities [B, heads, N, N].
@@ -51,8 +51,9 @@ class Seen:
         .. math:: G = \frac{\partial f}{\partial o} v^\top, \qquad o = A v
         """
         found = torch.autograd.grad(self.output, self.leaves, returned_gradient)
-        images = len(self.attention)
-        return torch.cat([part.reshape(images, -1, *part.shape[-2:]) for part in found], dim=1)
+        images, kind = len(self.attention), self.attention.dtype
+        parts = [part.reshape(images, -1, *part.shape[-2:]) for part in found]
+        return torch.cat(parts, dim=1).to(kind)
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,10 @@ class AttentionView:
         axes = tuple(range(1, call.output.ndim - 1))
         base = 0.0 if shape[2] == 1 else call.output.mean(dim=axes, keepdim=True)
         off = deviation(seen.output, call.output, base)
-        if not rows <= tolerance(seen.attention.dtype):
+        if not rows <= max(tolerance(part.dtype) for part in seen.leaves):
             raise self._unknown("its attention does not sum to 1 over the keys")
+        if gradient and not seen.output.requires_grad:
+            raise self._unknown("no gradients reach its attention")
         if not off <= tolerance(seen.output.dtype):
             raise self._unknown(f"recomputed output off by {off:.1e}")
         return seen
@@ -115,7 +118,8 @@ class AttentionView:
         heads = [self._by_head(part, call) for part in found]
         if len({part.shape for part in heads}) > 1:
             raise self._unknown("its attention has several shapes")
-        return Seen(torch.cat(heads, dim=1), output, tuple(found))
+        # a softmax may run in another type than the model
+        return Seen(torch.cat(heads, dim=1).to(tokens.dtype), output, tuple(found))
 
     def _by_head(self, found: Tensor, call: Call) -> Tensor:
         """Probabilities as [B, heads, N, M], also of a module that has images and heads in one."""
