@@ -40,8 +40,8 @@ GIVEN = "given maps"
 """The cell that says whether `fs.evaluate` scores given maps; not counted as a method."""
 PAGE = ROOT / "docs" / "models.md"
 OUT = ROOT / "runs" / "coverage.jsonl"
-LAYER = re.compile(r"grad_cam\(layer=[^)]+\)")
-"""What a refusal of grad_cam proposes, and the cell then runs."""
+LAYER = re.compile(r", as (\w+\(layer=[^)]+\)),")
+"""What a refusal of grad_cam or raw_attention proposes, and the cell then runs."""
 
 Row = dict[str, Any]
 
@@ -64,20 +64,20 @@ def examine(entry: Row, seconds: int) -> Row:
         images = images_of(entry, model)
         for method in METHODS:
             cells[method] = _attempt(_explain, model, images, method)
-            proposed = LAYER.search(cells[method]) if method == "grad_cam" else None
+            proposed = LAYER.search(cells[method])
             if proposed:
-                again = _attempt(_explain, model, images, proposed[0])
-                cells[method] = f"ran: {proposed[0]}" if again == "ran" else again
+                again = _attempt(_explain, model, images, proposed[1])
+                cells[method] = f"ran: {proposed[1]}" if again == "ran" else again
         cells[GIVEN] = _attempt(_evaluate, model, images)
-    except Exception as error:
+    except (Exception, OutOfTime) as error:
         cells |= dict.fromkeys([m for m in (*METHODS, GIVEN) if m not in cells], _crash(error))
     finally:
         signal.alarm(0)
     return {**entry, "cells": cells, "seconds": round(time.process_time() - began, 1)}
 
 
-class OutOfTime(Exception):
-    """A model took longer than it may."""
+class OutOfTime(BaseException):
+    """A model took longer than it may; no code between here and there may catch it."""
 
 
 def _ring(*_: Any) -> None:
@@ -93,13 +93,11 @@ def _attempt(run: Callable[..., None], *arguments: Any) -> str:
     except FaithscopeError as error:
         crashed = "these images cannot be explained (" in str(error)  # what fs.explain says of one
         return f"{'crashed' if crashed else 'refused'}: {error}"
-    except OutOfTime:
-        raise
     except Exception as error:
         return _crash(error)
 
 
-def _crash(error: Exception) -> str:
+def _crash(error: BaseException) -> str:
     return f"crashed: {type(error).__name__}: {error}"
 
 

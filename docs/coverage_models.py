@@ -13,7 +13,7 @@ The rule, over what the three libraries register:
 Convolutional networks of timm and transformers are left out: the same methods run on all of them,
 and those of torchvision stand for them. What does not take one image is left out, too; "left_out"
 says why. Weights are random. Models
-that keep one grid have two narrow blocks and 8 × 8 patches where the constructor takes such
+that keep one grid have two narrow blocks and 12 × 12 patches where the constructor takes such
 options, and no image is larger than it must be: none of that changes what is known or refused.
 """
 
@@ -31,11 +31,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import faithscope as fs
+from faithscope.models.vit import find_patch_size
 
 LIST = Path(__file__).with_name("coverage.json")
 SMALL = {"depth": 2, "embed_dim": 192, "num_heads": 3}
 """Two narrow blocks, where the constructor takes such options."""
-SIDE = 8
+SIDE = 12
 """Patches in a row and a column of the image, where the constructor takes its size."""
 LARGEST = 256
 """The largest side of an image that is kept; a larger one becomes 224."""
@@ -92,11 +93,19 @@ def build(entry: Mapping[str, Any]) -> fs.Model:
     torch.manual_seed(0)
     library, _, rest = entry["model"].partition(":")
     if library != "transformers":
-        return fs.load_model(entry["model"], pretrained=False, device="cpu")
+        return with_head(fs.load_model(entry["model"], pretrained=False, device="cpu"))
     normal = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
     module = transformers_module(rest).eval()
     size = (image_side(module),) * 2
-    return fs.wrap(module, name=entry["model"], input_size=size, **normal)
+    return with_head(fs.wrap(module, name=entry["model"], input_size=size, **normal))
+
+
+def with_head(model: fs.Model) -> fs.Model:
+    """The model; a head that was initialised to zeros, which reads nothing, gets random weights."""
+    for layer in model.module.modules():
+        if isinstance(layer, nn.Linear) and not layer.weight.any():
+            nn.init.normal_(layer.weight, std=0.02)
+    return model
 
 
 def images_of(entry: Mapping[str, Any], model: fs.Model, count: int = 2) -> Tensor:
@@ -270,9 +279,9 @@ def timm_options(name: str, shell: Callable[..., nn.Module]) -> dict[str, int]:
     """A small variant, as far as the constructor allows and the structure stays as it is."""
     options: dict[str, int] = {}
     wanted = structure(shell(name))
-    patch = getattr(getattr(shell(name), "patch_embed", None), "patch_size", (16,))[0]
+    patch = (find_patch_size(shell(name), None) or (16,))[0]
     width = {"embed_dim": SMALL["embed_dim"], "num_heads": SMALL["num_heads"]}
-    for more in ({"depth": SMALL["depth"]}, width, {"img_size": SIDE * max(patch, 8)}):
+    for more in ({"depth": SMALL["depth"]}, width, {"img_size": SIDE * max(patch, 4)}):
         try:
             made = shell(name, **options, **more)
         except Exception:
@@ -337,7 +346,10 @@ def first_that_runs(entry: Entry, choices: Sequence[Entry]) -> Entry:
     for more in choices:
         try:
             model = build(entry | more)
-            kind = kind_of(model.module, images_of(entry | more, model, 1))
+            images = images_of(entry | more, model, 1)
+            kind = kind_of(model.module, images)
+            with torch.no_grad():
+                model.logits(images)  # it classifies
             return {**entry, **more, "kind": kind}
         except Exception as error:
             reason = first_line(error)

@@ -59,16 +59,10 @@ def seeded(make, **options) -> nn.Module:
 
 
 def swin() -> nn.Module:
-    return seeded(
-        lambda: timm.create_model(
-            "swin_tiny_patch4_window7_224",
-            img_size=64,
-            embed_dim=24,
-            depths=(1, 1),
-            num_heads=(2, 2),
-            num_classes=4,
-        )
-    )
+    """Two stages, of 16 × 16 and 8 × 8 cells, and windows of 8 × 8."""
+    sizes = {"img_size": 64, "window_size": 8, "embed_dim": 24, "num_classes": 4}
+    shape = {"depths": (1, 1), "num_heads": (2, 2)}
+    return seeded(lambda: timm.create_model("swin_tiny_patch4_window7_224", **sizes, **shape))
 
 
 def hugging_face_vit() -> nn.Module:
@@ -168,7 +162,9 @@ def test_without_a_layer_a_model_without_a_stack_is_told_one_that_runs(make, sid
     with pytest.raises(fs.FaithscopeError) as caught:
         fs.explain(model, images(side), "grad_cam")
     proposed = f"grad_cam(layer={layer})"
-    assert str(caught.value).endswith(f"name a layer, as {proposed}.")
+    assert str(caught.value).startswith(
+        f"The method 'grad_cam' needs a layer of {model.name}, as {proposed}"
+    )
     assert fs.explain(model, images(side), proposed).isfinite().all()
 
 
@@ -230,3 +226,86 @@ def test_pytorch_grad_cam_gives_the_same_up_to_its_scaling(make, layer, side):
     ours = fs.explain(fs.wrap(module), inputs, f"grad_cam(layer={layer})", target=1)
     for one, other in zip(ours, theirs, strict=True):
         assert torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1] > 0.999
+
+
+# Raw attention of a named module
+
+
+def last_stage_by_hand(module: nn.Module, layer: str, inputs: Tensor) -> Tensor:
+    """Attention of a Swin's window that is the whole grid, from its own weights."""
+    attn, kept = module.get_submodule(layer), {}
+    handle = attn.register_forward_pre_hook(lambda _, args: kept.update(tokens=args[0]))
+    module(inputs)
+    handle.remove()
+    batch, count, _ = kept["tokens"].shape
+    qkv = attn.qkv(kept["tokens"]).reshape(batch, count, 3, attn.num_heads, -1)
+    query, key, _ = qkv.permute(2, 0, 3, 1, 4)
+    scores = query @ key.mT * attn.scale + attn._get_rel_pos_bias()
+    side = round(count**0.5)
+    return scores.softmax(-1).mean((1, 2)).reshape(batch, side, side).detach()
+
+
+def test_raw_attention_of_a_last_stage_whose_window_is_its_grid():
+    module, inputs, layer = swin(), images(64), "layers.1.blocks.0.attn"
+    model = fs.wrap(module)
+    with pytest.raises(fs.FaithscopeError, match=r"raw_attention\(layer=layers.1.blocks.0.attn\)"):
+        fs.explain(model, inputs, "raw_attention")
+    method = fs.method("raw_attention", layer=layer)
+    maps = fs.methods.explain_batch(model, inputs, None, [(method, 0)], keys=["a", "b"])[0]
+    expected = last_stage_by_hand(module, layer, inputs)
+    assert expected.shape[1:] == (8, 8) and expected.std() > 0
+    torch.testing.assert_close(maps, expected, rtol=1e-10, atol=1e-14)
+
+
+def test_raw_attention_of_class_attention_is_the_row_of_the_class_token():
+    make = {"img_size": 64, "depth": 1, "embed_dim": 24, "num_heads": 2, "num_classes": 4}
+    module = seeded(lambda: timm.create_model("cait_xxs24_224", **make))
+    inputs, layer = images(64), "blocks_token_only.1.attn"
+    maps = fs.methods.explain_batch(
+        fs.wrap(module),
+        inputs,
+        None,
+        [(fs.method("raw_attention", layer=layer), 0)],
+        keys=["a", "b"],
+    )[0]
+    attn, kept = module.get_submodule(layer), {}
+    attn.register_forward_pre_hook(lambda _, args: kept.update(tokens=args[0]))
+    module(inputs)
+    tokens = kept["tokens"]
+    query = attn.q(tokens[:, :1]).reshape(2, 1, 2, 12).transpose(1, 2)
+    key = attn.k(tokens).reshape(2, -1, 2, 12).transpose(1, 2)
+    paid = (query @ key.mT * attn.scale).softmax(-1).mean((1, 2))[:, 1:]
+    torch.testing.assert_close(maps, paid.reshape(2, 4, 4).detach(), rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        ("layers.0.blocks.0.attn", "it looks at windows"),
+        ("layers.1.blocks.0.mlp", "no softmax over tokens was seen in it"),
+        ("layers.1.blocks.0.atn", "did you mean 'layers.1.blocks.0.attn'?"),
+    ],
+)
+def test_what_is_no_attention_over_its_whole_grid_is_refused(layer, words):
+    with pytest.raises(fs.FaithscopeError) as caught:
+        fs.explain(fs.wrap(swin()), images(64), f"raw_attention(layer={layer})")
+    assert words in str(caught.value)
+
+
+def test_tokens_in_another_order_than_the_image_are_refused():
+    sizes = {"img_size": 64, "embed_dim": 16, "num_heads": 1, "stages": (1, 1, 2)}
+    options = {
+        "q_pool": 2,
+        "q_stride": (2, 2),
+        "mask_unit_size": (4, 4),
+        "mask_unit_attn": (True,) * 3,
+    }
+    module = seeded(lambda: timm.models.hiera.Hiera(**sizes, **options, num_classes=4))
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear) and layer.out_features == 4:
+            nn.init.normal_(layer.weight)  # it is initialised to zeros
+    model = fs.wrap(module)
+    for block in ("blocks.0", "blocks.1"):
+        with pytest.raises(fs.FaithscopeError, match="do not follow the image"):
+            fs.explain(model, images(64), f"grad_cam(layer={block})")
+    assert fs.explain(model, images(64), "grad_cam(layer=blocks.3)").max() > 0

@@ -18,7 +18,7 @@ from torch import Tensor
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
-from faithscope.models import Model, ViTView
+from faithscope.models import Model
 from faithscope.models.device import as_float64
 from faithscope.registry import (
     Registry,
@@ -144,27 +144,26 @@ class Method:
         by = f"The method '{self.label}'"
         self.suits(model)
         if self.needs - {"gradient"}:
-            vit = self._require_vit(model, images)
+            vit = model.require_vit(by)
             model.require_grid(images, by)
             if self.needs - {"gradient", "attention", "attention_gradient"}:
                 vit.require_blocks(by)
         elif self.granularity == "patch":
             model.require_grid(images, by)
 
-    def _require_vit(self, model: Model, images: Tensor) -> ViTView:
-        """The ViT view, or an error, which proposes a layer if the method can read one instead."""
-        try:
-            return model.require_vit(f"The method '{self.label}'")
-        except FaithscopeError as error:
-            layer = None if self.propose is None else self.propose(model, images)
-            if layer is None:
-                raise
-            other = self.with_options(layer=layer).label
-            raise FaithscopeError(
-                f"The method '{self.label}' without a layer needs a stack of attention blocks, but "
-                f"{model.vit}: name a layer, as {other}.",
-                reason=error.reason,
-            ) from None
+    def advised(self, model: Model, images: Tensor, error: FaithscopeError) -> FaithscopeError:
+        """A refusal; it names a layer of the model if that is all the method needs to run."""
+        if self.propose is None or self.options.get("layer"):
+            return error
+        layer = self.propose(model, images)
+        if layer is None:
+            return error
+        other = self.with_options(layer=layer).label
+        return FaithscopeError(
+            f"The method '{self.label}' needs a layer of {model.name}, as {other}, since "
+            f"{error.reason}.",
+            reason=error.reason,
+        )
 
     def with_options(self, **options: Any) -> Method:
         """The same method with these options; one that it does not have is refused."""

@@ -15,7 +15,9 @@ from faithscope.methods.trace import no_gradient
 from faithscope.models.layers import (
     Unfit,
     as_feature_map,
+    check_order,
     find_layer,
+    output_of,
     propose_attention,
     propose_layer,
     received_attention,
@@ -106,10 +108,13 @@ def _patches(evidence: Evidence, row: Tensor) -> Tensor:
 def _of_channels(evidence: Evidence, name: str) -> Tensor:
     """Channels of a layer, weighted by their mean gradient over its grid: [B, h, w]."""
     model, images = evidence.model, evidence.images
-    with torch.enable_grad(), watching(find_layer(model, name)) as calls:
+    layer = find_layer(model, name)
+    with torch.enable_grad(), watching(layer) as calls:
         logits = model.logits(images.clone().requires_grad_(True))
         try:
             given = calls.only().output
+            if given.ndim == 3:
+                check_order(model, layer, images, output_of)
             features = as_feature_map(model, given, images)
             chosen = logits.gather(1, evidence.target[:, None]).sum()
             (gradient,) = torch.autograd.grad(chosen, given, allow_unused=True)

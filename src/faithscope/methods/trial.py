@@ -34,7 +34,7 @@ def check_methods(
         try:
             method.check(model, images)
         except FaithscopeError as error:
-            refused[method.label] = error
+            refused[method.label] = method.advised(model, images, error)
     return refused
 
 
@@ -60,7 +60,7 @@ def try_methods(
             if isinstance(made, Tensor):
                 shapes[method.label] = (made.shape[-2], made.shape[-1])
             elif isinstance(made, FaithscopeError):
-                refused[method.label] = made
+                refused[method.label] = method.advised(model, images[part], made)
             else:
                 waiting.append(method)
     return Trial(refused, shapes)

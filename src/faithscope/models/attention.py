@@ -79,20 +79,25 @@ class AttentionView:
 
         Rows of the probabilities must sum to 1, and the output must be the one recorded. With
         `gradient`, gradients with respect to the probabilities can be taken afterwards. `count` is
-        the number of tokens, of a module whose tokens are not [B, …, D].
+        the number of tokens of a module alone, whose input may be of any layout, and which may have
+        a single query, the class token's.
         """
         tokens = call.tokens.detach()
         with torch.set_grad_enabled(gradient):
             seen = self._see(call, tokens) if self.qkv is None else self._compute(tokens)
-        shape, count = tuple(seen.attention.shape), count or tokens[0, ..., 0].numel()
-        if shape[0] != len(tokens) or shape[2:] != (count, count):
+        shape, queries = tuple(seen.attention.shape), {1, count}
+        if count is None:
+            count = tokens[0, ..., 0].numel()
+            queries = {count}
+        if shape[0] != len(tokens) or shape[2] not in queries or shape[3] != count:
             raise self._unknown(
                 f"its attention is {list(shape[-2:])} for {len(tokens)}×{count} tokens: it looks "
                 "at windows, or at fewer keys"
             )
         rows = (seen.attention.detach().sum(-1) - 1).abs().max()
         axes = tuple(range(1, call.output.ndim - 1))
-        off = deviation(seen.output, call.output, call.output.mean(dim=axes, keepdim=True))
+        base = 0.0 if shape[2] == 1 else call.output.mean(dim=axes, keepdim=True)
+        off = deviation(seen.output, call.output, base)
         if not rows <= max(tolerance(part.dtype) for part in seen.leaves):
             raise self._unknown("its attention does not sum to 1 over the keys")
         if gradient and not seen.output.requires_grad:

@@ -43,8 +43,8 @@ def describe_hierarchy(module: nn.Module) -> str | None:
     reason = next(filter(None, odd), None) or _describe_stages(module, parts)
     if reason is None and _shrinks_before(module, parts[0]):
         return (
-            "it attends only in its last stages, behind others without queries and keys: there is "
-            "no single roll-out over its patches"
+            "it attends only in its last stages, behind others without queries and keys, so there "
+            "is no single roll-out over its patches"
         )
     return reason
 
@@ -68,7 +68,7 @@ def describe_attention(part: nn.Module) -> str | None:
     if "gating_param" in names:
         return "its attention is mixed with a second one, of positions, by a gate"
     if names & {"kernel_func", "w_g", "crpe"} or "Linear" in kind:
-        return "its attention is linear: there is no matrix of probabilities between positions"
+        return "its attention is linear, without a matrix of probabilities between positions"
     return None
 
 
@@ -80,12 +80,12 @@ def _describe_stages(module: nn.Module, parts: list[Part]) -> str | None:
     if len(widths) > len(distinct):
         return (
             f"its attention runs over {len(distinct)} sets of tokens side by side, of "
-            f"{_and(distinct)} channels: there is no single roll-out"
+            f"{_and(distinct)} channels, so there is no single roll-out"
         )
     where = " in windows," if any(map(_in_windows, _around(module, parts))) else ""
     return (
         f"its attention is computed{where} in {len(distinct)} stages of different grids, of "
-        f"{_and(distinct)} channels: there is no single roll-out"
+        f"{_and(distinct)} channels, so there is no single roll-out"
     )
 
 

@@ -22,6 +22,10 @@ from faithscope.models.tape import Call
 from faithscope.models.vit import ViTView
 
 Size = tuple[int, int]
+LOCAL = 0.7
+"""The least mean rank of the change of tokens where the image was changed (`check_order`)."""
+FLAT = 0.1
+"""The spread of that change, relative to its mean, up to which all tokens change alike."""
 
 
 class Unfit(Exception):
@@ -119,6 +123,54 @@ def layouts(model: Model, size: Size, count: int) -> Iterator[tuple[int, Size]]:
                 yield prefix, (high, wide)
 
 
+def input_of(call: Call) -> Tensor:
+    """What a layer got."""
+    return call.tokens
+
+
+def output_of(call: Call) -> Tensor:
+    """What a layer gave."""
+    return call.output
+
+
+def check_order(
+    model: Model, layer: nn.Module, images: Tensor, side: Callable[[Call], Tensor]
+) -> None:
+    """Refuse a layer whose rows of tokens do not follow the image from left to right and down.
+
+    Some models (Hiera) sort their tokens otherwise. The image is changed in one of 4 × 4 places at
+    a time: the tokens there must change more, relative to their size, than most others. In any
+    other order they would be as likely to change less: their mean rank, from 0 to 1, over the 16
+    places is 0.5 ± 0.07. Tokens that all change alike have no places. A ViT's own grid is taken as
+    it is.
+    """
+    if isinstance(model.vit, ViTView):
+        return
+    places = [(row, column) for row in range(4) for column in range(4)]
+    changed = images[:1].repeat(1 + len(places), 1, 1, 1)
+    for number, place in enumerate(places, 1):
+        _part(changed[number], place).neg_()
+    with torch.no_grad(), watching(layer) as calls:
+        model.logits(changed)
+    features = as_feature_map(model, side(calls.only()), changed)
+    change = (features[1:] - features[:1]).norm(dim=1) / features[:1].norm(dim=1).clamp_min(1e-30)
+    order = change.flatten(1).argsort(1).argsort(1).to(change.dtype)
+    ranks = (order / (order.shape[1] - 1)).reshape(change.shape)
+    there = [_part(rank, place).mean() for rank, place in zip(ranks, places, strict=True)]
+    spread = change.flatten(1).std(1) / change.flatten(1).mean(1).clamp_min(1e-30)
+    if torch.stack(there).mean() < LOCAL and spread.median() > FLAT:
+        raise Unfit("its tokens do not follow the image from left to right and down")
+
+
+def _part(values: Tensor, place: tuple[int, int]) -> Tensor:
+    """One of 4 × 4 parts of [..., h, w], a view; of a coarser grid the cells that it touches."""
+    high, wide = values.shape[-2:]
+    row, column = place
+    rows = slice(row * high // 4, -(-(row + 1) * high // 4))
+    columns = slice(column * wide // 4, -(-(column + 1) * wide // 4))
+    return values[..., rows, columns]
+
+
 # Attention
 
 
@@ -144,6 +196,7 @@ def received_attention(
         if found is None:
             raise Unfit(f"its tokens, {list(tokens.shape)}, are no grid")
         prefix, grid = found
+        check_order(model, module, images, input_of)
     try:
         view = AttentionView(name, module)
         attention = view.look(call.detached(), count=prefix + grid[0] * grid[1]).attention.mean(1)
@@ -157,7 +210,7 @@ def received_attention(
 
 
 def propose_layer(model: Model, images: Tensor) -> str | None:
-    """The last module of several parts that gives, once, a feature map with a gradient.
+    """The last module of several parts that gives, once, a feature map that the head reads.
 
     It takes one forward and backward pass of one image.
     """
@@ -175,7 +228,12 @@ def propose_layer(model: Model, images: Tensor) -> str | None:
             given = held.only().output
             as_feature_map(model, given, image)
             (gradient,) = torch.autograd.grad(best, given, retain_graph=True, allow_unused=True)
-            if gradient is not None and as_feature_map(model, gradient, image).any():
+            if gradient is None:
+                continue
+            if as_feature_map(model, gradient, image).any() or not gradient.any():
+                if given.ndim == 3:
+                    with undisturbed(model.module):
+                        check_order(model, find_layer(model, name), image.detach(), output_of)
                 return name
         except (Unfit, RuntimeError):
             continue

@@ -212,7 +212,8 @@ class Tape(TorchFunctionMode):
             return None
         if self.maker(args[0]) is None or id(args[0]) in self._used:
             return None
-        return args[0].clone()
+        kept: Tensor = args[0].clone()
+        return kept
 
     def _rename(self, overwritten: Tensor, kept: Tensor) -> None:
         """Let the copy stand for what a tensor was before it was overwritten."""

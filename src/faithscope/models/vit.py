@@ -67,8 +67,10 @@ def find_vit(
         if isinstance(stack, str):
             return describe_hierarchy(module) or stack
         stages = describe_stages(module, (view.module for _, _, view in stack))
-        if stages is not None:
-            return stages
+        if stages is not None or find_patch_size(module, None) is None:
+            reason = describe_hierarchy(module) or stages
+            if reason is not None:
+                return reason
     else:
         stack = _given_stack(module, attention)
     blocks = {name: block for name, block, _ in stack if block is not None}

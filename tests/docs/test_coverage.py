@@ -1,0 +1,87 @@
+"""The table of models × methods: its list, what a cell is, and (slow) all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+sys.path.insert(0, str(DOCS))
+
+import coverage  # noqa: E402
+import coverage_models  # noqa: E402
+
+LISTED = json.loads(coverage_models.LIST.read_text())["models"]
+SOME = ("timm:test_vit", "timm:test_coatnet", "torchvision:mnasnet0_5", "transformers:ViTFor")
+
+CAUSES = (
+    r"it has no attention between positions",
+    r"stages of different grids, of [\d, and]+ channels, so there is no single roll-out",
+    r"sets of tokens side by side, of [\d, and]+ channels, so there is no single roll-out",
+    r"it attends only in its last stages, behind others without queries and keys",
+    r"its attention is linear, without a matrix of probabilities",
+    r"its attention is between channels \(cross-covariance\), not between positions",
+    r"its attention mixes heads before and after the softmax \(talking heads\)",
+    r"for which relevance has no rule",
+    r"unequally and not through one attention pool",
+)
+"""Why a method may be undefined for a model."""
+
+
+def of_entry(name: str) -> dict[str, str]:
+    return next(entry for entry in LISTED if entry["model"].startswith(name))
+
+
+def test_the_list_is_long_and_has_every_family_of_the_registries():
+    names = [entry["model"] for entry in LISTED]
+    assert len(names) == len(set(names)) >= 150
+    assert {entry["kind"] for entry in LISTED} == set(coverage_models.KINDS)
+    libraries = Counter(name.partition(":")[0] for name in names)
+    assert set(libraries) == {"timm", "transformers", "torchvision"}
+    for word in ("eva02", "dinov3", "beit", "siglip", "relpos", "samvit", "swin", "hiera", "pvt"):
+        assert any(word in name.lower() for name in names), word
+
+
+def test_some_models_run_and_the_rest_is_refused_in_one_sentence(tmp_path):
+    entries = [of_entry(name) for name in SOME]
+    rows = coverage.run(entries, tmp_path / "some.jsonl", workers=1)
+    assert {row["model"] for row in rows} == {entry["model"] for entry in entries}
+    by_name = {row["model"].partition("(")[0]: row["cells"] for row in rows}
+    assert all(map(coverage.ok, by_name["timm:test_vit"].values()))
+    staged = by_name["timm:test_coatnet"]
+    assert staged["gradient"] == "ran" and staged["raw_attention"].startswith("ran: raw_attention(")
+    assert re.search(CAUSES[1], staged["rollout"])
+    plain = by_name["torchvision:mnasnet0_5"]
+    assert plain["grad_cam"] == "ran: grad_cam(layer=layers)"
+    assert re.search(CAUSES[0], plain["lrp"])
+    again = coverage.run(entries, tmp_path / "some.jsonl")  # nothing is run twice
+    assert again == rows
+    check(rows)
+    blocks = coverage.blocks(rows)
+    assert "| timm vision_transformer | 1 | yes | yes | yes | yes | yes |" in blocks["coverage"]
+
+
+def check(rows: list[coverage.Row]) -> None:
+    """No crash, and every refusal is one sentence that names one of the known causes."""
+    for row in rows:
+        for method, cell in row["cells"].items():
+            assert not cell.startswith("crashed"), f"{row['model']} {method}: {cell}"
+            if not coverage.ok(cell):
+                assert any(re.search(cause, cell) for cause in CAUSES), f"{row['model']}: {cell}"
+                assert cell.endswith(".") and ". " not in cell.replace("…", ""), cell
+        assert row["cells"][coverage.GIVEN] == "ran", row["model"]
+
+
+@pytest.mark.slow
+def test_all_models(tmp_path):
+    rows = coverage.run(LISTED, tmp_path / "all.jsonl")
+    check(rows)
+    ran, of = coverage.counted(rows)
+    assert ran >= 0.7 * of
+    assert sum(row["seconds"] for row in rows) < 2 * 40 * 60
+    assert coverage.blocks(rows)["coverage"] in coverage.PAGE.read_text()
