@@ -155,8 +155,9 @@ every_family = pytest.mark.parametrize("family", ALL.values(), ids=ALL)
 def evidence_of(model: nn.Module | fs.Model, images: Tensor, *needs: str) -> Evidence:
     target = torch.arange(len(images)) % CLASSES
     keys = [str(index) for index in range(len(images))]
+    model = model if isinstance(model, fs.Model) else fs.wrap(model)
+    model.module.requires_grad_(False)
     with torch.no_grad():
-        model = model if isinstance(model, fs.Model) else fs.wrap(model)
         return gather(model, images, target, frozenset(needs), keys=keys)
 
 
@@ -678,6 +679,63 @@ def test_a_model_that_cuts_its_gradients_is_told_so_in_a_sentence(method: str):
     assert fs.explain(module, images, "rollout").isfinite().all()
     with refused("gradient"):
         fs.explain(module, images, method, target=1)
+
+
+class Doubled(torch.autograd.Function):
+    """Leaves torch for a moment, though gradients find their way."""
+
+    @staticmethod
+    def forward(ctx, values: Tensor) -> Tensor:
+        return torch.from_numpy(values.detach().numpy() * 2)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+class OutsideTorch(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return Doubled.apply(self.inner(tokens)) / 2
+
+
+def outside_torch() -> nn.Module:
+    module = timm_vit()
+    for block in module.blocks:
+        block.mlp = OutsideTorch(block.mlp)
+    return module
+
+
+def compiled_activation() -> nn.Module:
+    module = timm_vit()
+    for block in module.blocks:
+        block.mlp.act = torch.jit.script(nn.GELU())
+    return module
+
+
+def compiled_stem() -> nn.Module:
+    module = timm_vit()
+    module.patch_embed = torch.jit.trace(module.patch_embed, torch.zeros(1, 3, 32, 32))
+    return module
+
+
+# What nobody saw would be taken for a constant.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("build", [outside_torch, compiled_activation, compiled_stem])
+@pytest.mark.parametrize("method", READING_ATTENTION + NEEDING_PARTS)
+def test_what_cannot_be_looked_into_is_never_taken_for_a_constant(build, method: str):
+    module, plain, images = seeded(build), seeded(timm_vit), images_of((32, 32))
+    torch.testing.assert_close(module(images), plain(images))
+    model = fs.wrap(module, patch_size=8)
+    if method == "lrp" or (build is not compiled_stem and method in NEEDING_PARTS[:3]):
+        with refused("cannot be looked into"):
+            fs.explain(model, images, method, target=1)
+    else:
+        expected = fs.explain(plain, images, method, target=1)
+        assert worst(fs.explain(model, images, method, target=1), expected) <= 1e-10
 
 
 # Models that run in an unusual way

@@ -144,7 +144,7 @@ class Simplified(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in ("scaled_dot_product_attention", "multi_head_attention_forward", "softmax"):
-            self.attended = True
+            self.attended = torch.is_grad_enabled()  # not in a function with a backward of its own
         if name == "scaled_dot_product_attention":
             tape = Tape()
             tape.root(args[0] if args else kwargs["query"])

@@ -197,7 +197,7 @@ class Descent:
         """Take relevance from an output of the tape to its root."""
         if pixels:
             self._find_pixels(root)
-        self.tape.check_kept(self.where)
+        self.tape.check_whole(self.where, output)
         self._deliver(output, relevance, "start")
         for node in reversed(self.tape.nodes):
             given = [self._collect(tensor) for tensor in node.outputs]
@@ -457,7 +457,7 @@ class Sweep:
         while self.reached > index:
             name, block = self.blocks[self.reached - 1]
             call = self.calls[self.reached - 1]
-            tape, tokens, output = run_on_tape(block, call)
+            tape, tokens, output = run_on_tape(block, call, whole=True)
             check_recomputed(f"The block '{name}'", output, call.output, tokens)
             descent = Descent(tape, self.rules, f"the block '{name}'")
             with torch.no_grad():

@@ -10,10 +10,12 @@ variant is refused by name and can never give silently wrong maps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from faithscope.errors import FaithscopeError
 from faithscope.models.hierarchy import describe_attention
@@ -176,17 +178,30 @@ class AttentionView:
 
 
 def run_on_tape(
-    module: nn.Module, call: Call, tokens: Tensor | None = None, *, leaves: bool = False
+    module: nn.Module,
+    call: Call,
+    tokens: Tensor | None = None,
+    *,
+    leaves: bool = False,
+    whole: bool = False,
 ) -> tuple[Tape, Tensor, Tensor]:
     """Run a module once more on what it was called with, or on other tokens, under a tape.
+
+    With `whole`, the tape notices what it has not seen: whatever depends on the tokens says so in
+    its graph, of which nothing else is kept.
 
     Returns:
         The tape, the tokens it follows, and what the module gave.
     """
     tape = Tape(leaves=leaves)
-    tokens = tape.root(call.tokens.detach() if tokens is None else tokens)
-    with torch.set_grad_enabled(leaves), tape.watch(module):
-        output = call.again(module, tokens)
+    tokens = call.tokens.detach() if tokens is None else tokens
+    with torch.set_grad_enabled(leaves or whole), ExitStack() as stack:
+        if whole:
+            stack.enter_context(saved_tensors_hooks(lambda _: None, lambda held: held))
+            tokens = tokens.detach().requires_grad_(True).clone()
+        tape.root(tokens)
+        with tape.watch(module):
+            output = call.again(module, tokens)
     return tape, tokens, output
 
 

@@ -126,6 +126,8 @@ class Tape(TorchFunctionMode):
         self.attentions: list[Attention] = []
         self.changed: list[str] = []
         """What was done to attention probabilities other than to weigh values."""
+        self.is_whole = True
+        """Whether no operation took something that depends on roots in ways nobody saw."""
         self.roots: list[Tensor] = []
         self._live: dict[int, Tensor] = {}
         self._places: dict[int, int] = {}
@@ -180,6 +182,10 @@ class Tape(TorchFunctionMode):
         inputs = tuple(tensor for tensor in tensors_in(values) if id(tensor) in self._live)
         if not inputs or name.startswith("new_") or name.endswith("_like"):
             return func(*args, **kwargs)
+        if any(
+            held.grad_fn is not None and id(held) not in self._live for held in tensors_in(values)
+        ):
+            self.is_whole = False
         if name == "scaled_dot_product_attention":
             return self._fused(func, args, dict(kwargs))
         if name == "multi_head_attention_forward":
@@ -481,22 +487,28 @@ class Tape(TorchFunctionMode):
             for handle in handles:
                 handle.remove()
 
-    def check_kept(self, where: str) -> None:
-        """Make sure that every tensor is still what it was when it was noted."""
+    def check_whole(self, where: str, output: Tensor) -> None:
+        """Make sure that everything was seen, and is still what it was when it was noted."""
         held = (tensor for node in self.nodes for tensor in (*node.inputs, *node.outputs))
         if any(self.is_overwritten(tensor) for tensor in held):
             what = f"{where} overwrites tensors in place (as `x += …` does)"
-            raise FaithscopeError(
-                f"{what[0].upper()}{what[1:]}, so it cannot be followed: write `x = x + …`, or "
-                "choose methods that read only attention or gradients.",
-                reason=what,
-            )
+            advice = "write `x = x + …`, or choose"
+        elif not self.is_whole or not self.is_live(output):
+            what = f"{where} runs something that cannot be looked into (compiled, or not torch's)"
+            advice = "choose"
+        else:
+            return
+        raise FaithscopeError(
+            f"{what[0].upper()}{what[1:]}, so it cannot be followed: {advice} methods that read "
+            "only attention or gradients.",
+            reason=what,
+        )
 
     def replay(self, root: Tensor, value: Tensor, wanted: Tensor, where: str) -> Tensor:
         """Compute `wanted` again from another value of a root, operation by operation."""
         if wanted is root:
             return value
-        self.check_kept(where)
+        self.check_whole(where, wanted)
         known = {id(root): value}
         for node in self.nodes:
             if any(id(tensor) in known for tensor in node.inputs):
