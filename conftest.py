@@ -1,5 +1,10 @@
-"""What pytest must not import: the GPU kernel, where torch came without Triton."""
+"""What pytest must not import: an imitation of Apple's GPU, which changes torch for the process, but
+where `test_apple.py` asks for it, and the GPU kernel, where torch came without Triton.
+"""
 
+import os
 from importlib.util import find_spec
 
 collect_ignore = [] if find_spec("triton") else ["src/faithscope/models/lstm_kernel.py"]
+if "FAITHSCOPE_ON_APPLE" not in os.environ:
+    collect_ignore += ["tests/models/on_apple.py", "tests/helpers/apple.py"]
