@@ -1,5 +1,7 @@
-"""What pytest must not import: an imitation of Apple's GPU, which changes torch for the process, but
-where `test_apple.py` asks for it, and the GPU kernel, where torch came without Triton.
+"""What pytest must not import.
+
+An imitation of Apple's GPU, which changes torch for the whole process, but where `test_apple.py`
+asks for it; the GPU kernel, where torch came without Triton.
 """
 
 import os
