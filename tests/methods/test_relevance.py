@@ -565,6 +565,7 @@ def test_grad_cam_of_heads_that_all_speak_against_the_class_is_zero_and_scaled_i
     evidence = SimpleNamespace(
         layers=lambda: iter([made_up(attention, gradient)]),
         readout=class_row(2, 5),
+        prefix_tokens=1,
         images=None,
         model=SimpleNamespace(require_grid=lambda *_: (2, 2)),
     )

@@ -602,8 +602,9 @@ def test_a_wrong_view_of_ones_own_is_refused_behind_a_large_bias_too(
         for index, attn in enumerate(block.attn for block in module.blocks)
     ]
     images = images_of((32, 32), dtype=dtype)
-    with refused("'blocks.2.attn'", "cannot be trusted"):
-        fs.explain(fs.wrap(module, attention=wrong), images, "raw_attention")
+    for method in ("raw_attention", "rollout"):
+        with refused("'blocks.2.attn'", "recomputed output off by"):
+            fs.explain(fs.wrap(module, attention=wrong), images, method)
     assert fs.explain(module, images, "raw_attention").isfinite().all()
 
 
