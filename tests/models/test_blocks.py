@@ -297,7 +297,57 @@ class LongSkip(VisionTransformer):
         return self.norm(self.blocks[-1](tokens + first))
 
 
-@pytest.mark.parametrize("kind", [Between, LongSkip])
+class SkipBlock(Block):
+    def forward(self, x: Tensor, skipped: Tensor | None = None, **_: object) -> Tensor:
+        return super().forward(x) + (0 if skipped is None else skipped)
+
+
+class SkipByArgument(VisionTransformer):
+    """Its last block is given the first tokens once more, beside those of the block before."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(block_fn=SkipBlock, **options)
+
+    def forward_features(self, images: Tensor, **_: object) -> Tensor:
+        first = tokens = self._pos_embed(self.patch_embed(images))
+        for block in self.blocks[:-1]:
+            tokens = block(tokens)
+        return self.norm(self.blocks[-1](tokens, first))
+
+
+class ManyLevels(VisionTransformer):
+    """Its head reads what leaves every block, as probes of DINO do."""
+
+    normed_first = True
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens, levels = self._pos_embed(self.patch_embed(images)), []
+        for block in self.blocks:
+            tokens = block(tokens)
+            levels.append(tokens)
+        if self.normed_first:
+            levels = [self.norm(level) for level in levels]
+        return self.head(sum(level[:, 0] for level in levels))
+
+
+class ManyLevelsPlain(ManyLevels):
+    normed_first = False
+
+
+@pytest.mark.parametrize("kind", [ManyLevels, ManyLevelsPlain])
+def test_a_head_that_reads_earlier_blocks_too_is_refused_where_every_part_must_be_known(kind):
+    family = Family(lambda: kind(**TIMM))
+    module, images = family.module(), family.images(3)
+    for method in NEEDING_PARTS:
+        with refused("head reads more than what leaves the last block"):
+            fs.explain(module, images, method, target=1)
+    expected = attention_maps(module, images, TARGETS, family)
+    maps = fs.explain(module, images, READING_ATTENTION, target=TARGETS, units="patches")
+    for method, values in expected.items():
+        assert worst(maps[method], values) <= 1e-10, method
+
+
+@pytest.mark.parametrize("kind", [Between, LongSkip, SkipByArgument])
 def test_what_happens_between_blocks_is_refused_where_every_part_must_be_known(kind):
     family = Family(lambda: kind(**TIMM))
     module, images = family.module(), family.images(3)

@@ -22,7 +22,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
 from faithscope.methods.readout import find_readout, tokenwise
 from faithscope.models import Model, ViTView
-from faithscope.models.tape import Call, Tape, first_tensor
+from faithscope.models.tape import Call, Tape, first_tensor, tensors_in
 
 _OF_ATTENTION = frozenset({"attention", "attention_gradient"})
 _OF_STREAM = frozenset({"stream", "stream_gradient", "relevance", "tapes"})
@@ -146,6 +146,8 @@ class Record:
                 reason="it runs one of its blocks twice in a forward pass",
             )
         where[key] = call
+        if where is self.blocks:
+            self.head.foreign[id(call.tokens)] = call.tokens  # the head may read what leaves only
         self.versions += [(tensor, tensor._version) for tensor in (call.tokens, call.output)]
 
     def leave(self, tokens: Tensor) -> Tensor:
@@ -310,9 +312,14 @@ def _check(
 def _check_chain(record: Record, vit: ViTView) -> None:
     """Refuse what happens between blocks, of which nobody took note."""
     names, calls = list(vit.blocks), list(record.blocks.values())
+    earlier = {id(call.tokens) for call in calls}
     for index, (before, after) in enumerate(pairwise(calls)):
         left, entered = before.output.detach(), after.tokens.detach()
-        if left.shape != entered.shape or not torch.equal(left, entered):
+        chained = left.shape == entered.shape and torch.equal(left, entered)
+        others = (
+            held for held in tensors_in((after.args, after.kwargs)) if held is not after.tokens
+        )
+        if not chained or any(id(held) in earlier for held in others):
             what = f"it does something to its tokens between '{names[index]}' and "
             what += f"'{names[index + 1]}'"
             raise FaithscopeError(

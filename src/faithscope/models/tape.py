@@ -128,6 +128,8 @@ class Tape(TorchFunctionMode):
         """What was done to attention probabilities other than to weigh values."""
         self.is_whole = True
         """Whether no operation took something that depends on roots in ways nobody saw."""
+        self.foreign: dict[int, Tensor] = {}
+        """By their ids, tensors that depend on the model's input in other ways than by roots."""
         self.roots: list[Tensor] = []
         self._live: dict[int, Tensor] = {}
         self._places: dict[int, int] = {}
@@ -167,6 +169,9 @@ class Tape(TorchFunctionMode):
         """Whether a value is a tensor that depends on a root."""
         return isinstance(value, Tensor) and id(value) in self._live
 
+    def _is_foreign(self, tensor: Tensor) -> bool:
+        return id(tensor) in self.foreign
+
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -180,11 +185,11 @@ class Tape(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         values = args[:1] if name in MODELLED else (args, kwargs)
         inputs = tuple(tensor for tensor in tensors_in(values) if id(tensor) in self._live)
+        if name != "__get__" and any(map(self._is_foreign, tensors_in(values))):
+            self.is_whole = False
         if not inputs or name.startswith("new_") or name.endswith("_like"):
             return func(*args, **kwargs)
-        if any(
-            held.grad_fn is not None and id(held) not in self._live for held in tensors_in(values)
-        ):
+        if any(held.grad_fn is not None for held in tensors_in(values) if not self.is_live(held)):
             self.is_whole = False
         if name == "scaled_dot_product_attention":
             return self._fused(func, args, dict(kwargs))
@@ -465,6 +470,8 @@ class Tape(TorchFunctionMode):
         def leave(child: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             self._inside -= 1
             first = next(iter((*args, *kwargs.values())), None)
+            if self.is_open and isinstance(first, Tensor) and self._is_foreign(first):
+                self.is_whole = False
             if self._inside or not self.is_open or not isinstance(first, Tensor):
                 return
             if not self.is_live(first):
@@ -493,6 +500,9 @@ class Tape(TorchFunctionMode):
         if any(self.is_overwritten(tensor) for tensor in held):
             what = f"{where} overwrites tensors in place (as `x += …` does)"
             advice = "write `x = x + …`, or choose"
+        elif not self.is_whole and self.foreign:
+            what = f"{where} reads more than what leaves the last block"
+            advice = "choose"
         elif not self.is_whole or not self.is_live(output):
             what = f"{where} runs something that cannot be looked into (compiled, or not torch's)"
             advice = "choose"
