@@ -602,7 +602,7 @@ def test_a_wrong_view_of_ones_own_is_refused_behind_a_large_bias_too(
         for index, attn in enumerate(block.attn for block in module.blocks)
     ]
     images = images_of((32, 32), dtype=dtype)
-    with refused("'blocks.2.attn'", "cannot be trusted"):
+    with refused("'blocks.2.attn'", "faithscope does not know"):
         fs.explain(fs.wrap(module, attention=wrong), images, "raw_attention")
     assert fs.explain(module, images, "raw_attention").isfinite().all()
 
