@@ -13,7 +13,7 @@ The rule, over what the three libraries register:
 Convolutional networks of timm and transformers are left out: the same methods run on all of them,
 and those of torchvision stand for them. What does not take one image is left out, too; "left_out"
 says why. Weights are random. Models
-that keep one grid have two narrow blocks and 12 × 12 patches where the constructor takes such
+that keep one grid have two narrow blocks and 8 × 8 patches where the constructor takes such
 options, and no image is larger than it must be: none of that changes what is known or refused.
 """
 
@@ -37,7 +37,7 @@ from faithscope.models.vit import find_patch_size
 LIST = Path(__file__).with_name("model_list.json")
 SMALL = {"depth": 2, "embed_dim": 192, "num_heads": 3}
 """Two narrow blocks, where the constructor takes such options."""
-SIDE = 12
+SIDE = 8
 """Patches in a row and a column of the image, where the constructor takes its size."""
 LARGEST = 256
 """The largest side of an image that is kept; a larger one becomes 224."""
@@ -111,7 +111,8 @@ def with_head(model: fs.Model) -> fs.Model:
 
 def images_of(entry: Mapping[str, Any], model: fs.Model, count: int = 2) -> Tensor:
     """Random images of the size that the list says, or of the model's own."""
-    side = entry.get("side") or (model.input_size or (224,))[0]
+    given = re.search(r"img_size=(\d+)", entry["model"])  # not all models say so
+    side = entry.get("side") or (int(given[1]) if given else (model.input_size or (224,))[0])
     return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(1))
 
 

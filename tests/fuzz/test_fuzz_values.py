@@ -86,7 +86,7 @@ def calls(place: Path) -> dict[str, Call]:
         "area": (area, {"values": [1.0, 0.5]}),
         "load_data": (
             fs.load_data,
-            {"name": "bundled:cifar10:1", "model": model, "limit": None, "seed": None},
+            {"data": "bundled:cifar10:1", "model": model, "limit": None, "seed": None},
         ),
         "load_text": (fs.load_text, {"name": place / "texts.csv", "limit": None}),
         "load_result": (fs.load_result, {"folder": place / "run"}),

@@ -22,6 +22,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
 from faithscope.methods.readout import find_readout, tokenwise
 from faithscope.models import Model, ViTView
+from faithscope.models.hierarchy import in_windows
 from faithscope.models.tape import Call, Tape, first_tensor, tensors_in
 
 _OF_ATTENTION = frozenset({"attention", "attention_gradient"})
@@ -296,17 +297,29 @@ def _check(
         count = tokens[0, ..., 0].numel() if tokens.ndim in (3, 4) else 0
         prefix = vit.count_prefix(count, rows * columns)
         if prefix is None:
-            name = vit.attentions[index % depth].name
-            known = "" if vit.prefix_tokens is None else f"{vit.prefix_tokens} prefix + "
-            raise FaithscopeError(
-                f"'{name}' of {model.name} sees tokens of shape {list(tokens.shape)}, not "
-                f"{known}{rows}×{columns} patches: give fs.wrap(module, prefix_tokens=…, "
-                "patch_size=…).",
-                reason=f"'{name}' sees tokens of shape {list(tokens.shape)}, not {known}"
-                f"{rows}×{columns} patches",
-            )
+            raise _other_tokens(model, vit, index % depth, tokens, f"{rows}×{columns}")
     assert prefix is not None
     return prefix
+
+
+def _other_tokens(
+    model: Model, vit: ViTView, index: int, tokens: Tensor, grid: str
+) -> FaithscopeError:
+    """Why a block whose tokens are no grid of patches is refused."""
+    attention, shape = vit.attentions[index], list(tokens.shape)
+    if any(map(in_windows, (attention.module, *list(vit.blocks.values())[index : index + 1]))):
+        what = "attends within windows, so there is no single roll-out"
+        return FaithscopeError(
+            f"'{attention.name}' of {model.name} {what}: choose methods that read no attention.",
+            reason=f"'{attention.name}' {what}",
+        )
+    known = "" if vit.prefix_tokens is None else f"{vit.prefix_tokens} prefix + "
+    what = f"sees tokens of shape {shape}, not {known}{grid} patches"
+    return FaithscopeError(
+        f"'{attention.name}' of {model.name} {what}: give fs.wrap(module, prefix_tokens=…, "
+        "patch_size=…).",
+        reason=f"'{attention.name}' {what}",
+    )
 
 
 def _check_chain(record: Record, vit: ViTView) -> None:

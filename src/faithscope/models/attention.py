@@ -209,13 +209,14 @@ def deviation(recomputed: Tensor, recorded: Tensor, base: Tensor | float = 0.0) 
     """How far a recomputed tensor is from the recorded one, relative to what differs from `base`.
 
     The base is what would be there anyway (a bias, a residual stream) and must not hide an error;
-    the rounding of the recorded values is none.
+    the rounding of the recorded values is none. Where large terms cancel, it goes with them.
     """
     if recomputed.shape != recorded.shape:
         return float("inf")
     recomputed, recorded = recomputed.detach(), recorded.detach()
     epsilon = torch.finfo(recorded.dtype).eps * _ROUNDINGS.get(recorded.dtype, 2)
-    error = ((recomputed - recorded).abs() - epsilon * recorded.abs()).max().clamp(min=0)
+    rounding = epsilon * torch.maximum(recorded.abs(), recorded.abs().max() / 4)
+    error = ((recomputed - recorded).abs() - rounding).max().clamp(min=0)
     base = base.detach() if isinstance(base, Tensor) else base
     return float(error / (recorded - base).abs().max().clamp_min(1e-30))
 

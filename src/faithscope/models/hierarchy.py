@@ -82,7 +82,7 @@ def _describe_stages(module: nn.Module, parts: list[Part]) -> str | None:
             f"its attention runs over {len(distinct)} sets of tokens side by side, of "
             f"{_and(distinct)} channels, so there is no single roll-out"
         )
-    where = " in windows," if any(map(_in_windows, _around(module, parts))) else ""
+    where = " in windows," if any(map(in_windows, _around(module, parts))) else ""
     return (
         f"its attention is computed{where} in {len(distinct)} stages of different grids, of "
         f"{_and(distinct)} channels, so there is no single roll-out"
@@ -119,7 +119,7 @@ def _around(module: nn.Module, parts: list[Part]) -> Iterator[nn.Module]:
         yield module.get_submodule(part.name.rpartition(".")[0])
 
 
-def _in_windows(part: nn.Module) -> bool:
+def in_windows(part: nn.Module) -> bool:
     """Whether a module cuts its tokens into windows."""
     for name in WINDOWS:
         value = getattr(part, name, None)

@@ -25,7 +25,8 @@ from faithscope.errors import FaithscopeError
 ELEMENTWISE = frozenset(
     """
     gelu silu relu relu_ relu6 tanh sigmoid softplus elu selu celu leaky_relu hardswish hardsigmoid
-    hardtanh mish prelu logsigmoid softsign dropout dropout1d feature_dropout alpha_dropout
+    hardtanh mish prelu logsigmoid softsign clamp clip dropout dropout1d feature_dropout
+    alpha_dropout
     """.split()
 )
 NORMS = frozenset("layer_norm rms_norm group_norm batch_norm instance_norm normalize".split())
@@ -252,7 +253,7 @@ class Tape(TorchFunctionMode):
             return ("matrix product" if len(inputs) == 2 else "unknown"), None
         if name in NORMS and len(inputs) == 1 and same:
             return "norm", None
-        if name in ELEMENTWISE and same:
+        if name in ELEMENTWISE and len(inputs) == 1 and same:
             return "pass", None
         if name in MOVES:
             return "move", None

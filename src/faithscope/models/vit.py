@@ -9,7 +9,12 @@ from torch import nn
 
 from faithscope.errors import FaithscopeError
 from faithscope.models.attention import AttentionView, find_attentions
-from faithscope.models.hierarchy import describe_hierarchy, describe_stages
+from faithscope.models.hierarchy import (
+    attention_parts,
+    describe_attention,
+    describe_hierarchy,
+    describe_stages,
+)
 
 READOUTS = ("class", "mean", "all", "attention")
 """What a head may read: the first token, the mean of the patches or of all tokens, or tokens
@@ -135,7 +140,21 @@ def _find_stack(module: nn.Module) -> list[Placed] | str:
             stack.append((name, called, AttentionView(name, block)))
         else:
             return "its blocks form stages, each with a stack of attention modules of its own"
-    return stack
+    return _unknown_block(module, outer.pop(), list(groups)) or stack
+
+
+def _unknown_block(module: nn.Module, container: str, known: list[str]) -> str | None:
+    """Why some blocks of a list are no stack: others attend as well, in a way nobody knows."""
+    kinds = {type(module.get_submodule(name)) for name in known}
+    for place, member in module.get_submodule(container).named_children():
+        name = ".".join(filter(None, (container, place)))
+        if name == known[-1]:
+            return None  # what comes behind belongs to the head
+        parts = [part.module for part in attention_parts(member)]
+        if name not in known and (parts or type(member) in kinds):
+            odd = next(filter(None, map(describe_attention, parts)), None)
+            return odd or f"its block '{name}' has no attention of a known make, unlike others"
+    return None
 
 
 def _levels(module: nn.Module, name: str) -> list[tuple[str, str]]:
