@@ -27,6 +27,8 @@ CAUSES = (
     r"its attention is linear, without a matrix of probabilities",
     r"its attention is between channels \(cross-covariance\), not between positions",
     r"its attention mixes heads before and after the softmax \(talking heads\)",
+    r"its attention is mixed with a second one, of positions, by a gate",
+    r"attends within windows, so there is no single roll-out",
     r"for which relevance has no rule",
     r"unequally and not through one attention pool",
 )

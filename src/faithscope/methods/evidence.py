@@ -21,6 +21,7 @@ from faithscope.models.tape import Call, Tape
 
 NEEDS = {
     "gradient": "d logit_target / d images",
+    "path_gradient": "gradients at other images, for which the method runs the model itself",
     "attention": "attention probabilities of every block",
     "attention_gradient": "d logit_target / d attention probabilities",
     "stream": "the tokens between blocks",

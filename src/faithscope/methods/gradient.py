@@ -36,7 +36,9 @@ def input_x_gradient(evidence: Evidence) -> Tensor:
     return (evidence.images * evidence.input_gradient()).sum(dim=1)
 
 
-@register_method("integrated_gradients", granularity="pixel", in_papers=True)
+@register_method(
+    "integrated_gradients", granularity="pixel", needs=("path_gradient",), in_papers=True
+)
 def integrated_gradients(
     evidence: Evidence, *, steps: int = 50, rule: Integral = "gausslegendre"
 ) -> Tensor:

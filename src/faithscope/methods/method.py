@@ -39,6 +39,9 @@ Needs = Iterable[str] | Callable[..., Iterable[str]]
 Granularity = str | Callable[..., str]
 """A trait, or a function of the options that gives it."""
 
+OF_INPUT = frozenset({"gradient", "path_gradient"})
+"""What can be read without looking inside a model: gradients at the image, or on a way to it."""
+
 Propose = Callable[[Model, Tensor], str | None]
 """Which layer of a model a method should be given, which it needs where there is no ViT."""
 
@@ -143,10 +146,10 @@ class Method:
         """Refuse a model, and images [..., H, W], that lack what the method needs to see."""
         by = f"The method '{self.label}'"
         self.suits(model)
-        if self.needs - {"gradient"}:
+        if self.needs - OF_INPUT:
             vit = model.require_vit(by)
             model.require_grid(images, by)
-            if self.needs - {"gradient", "attention", "attention_gradient"}:
+            if self.needs - OF_INPUT - {"attention", "attention_gradient"}:
                 vit.require_blocks(by)
         elif self.granularity == "patch":
             model.require_grid(images, by)

@@ -43,6 +43,7 @@ def gather(
     """Run at most one forward and one backward pass, recording what is needed."""
     images = images.detach().to(model.dtype).clone()  # what inference mode made has no gradients
     target = None if target is None else target.clone()
+    needs -= {"path_gradient"}  # a method's own passes
     if target is not None and not needs:
         return Evidence(model, images, target, keys, seed, batch_size=batch_size)
     vit = model.require_vit("Attention") if needs & (_OF_ATTENTION | _OF_STREAM) else None
@@ -120,7 +121,8 @@ def no_gradient(model: Model, error: RuntimeError) -> Exception:
         return error
     return FaithscopeError(
         f"{model.name} gives no gradients: it detaches them, runs under no_grad or uses reentrant "
-        "checkpoints. Change that, or choose methods that need none."
+        "checkpoints. Change that, or choose methods that need none.",
+        reason="it gives no gradients",
     )
 
 

