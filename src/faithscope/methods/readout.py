@@ -76,7 +76,8 @@ def find_readout(
         raise _refused(last, kind, vit.readout, name, prefix)
     weights = torch.zeros(len(tokens), count, dtype=dtype, device=tokens.device)
     if kind == "class":
-        weights[:, 0] = 1
+        classes = 1 if last is None else _classes(last, prefix)
+        weights[:, :classes] = 1 / classes
     elif kind == "attention" and pool is not None:
         weights = pool.to(dtype)
     else:
@@ -94,7 +95,8 @@ def _kind(gradient: Tensor, prefix: int) -> str:
     read = size.amax(0) > 0
     patches = gradient[:, prefix:]
     equal = bool((patches - patches.mean(1, keepdim=True)).abs().max() <= EQUAL * top)
-    if prefix and read[0] and not read[2:prefix].any() and equal:
+    others = read[max(2, _classes(gradient, prefix)) : prefix]
+    if prefix and read[0] and not others.any() and equal:
         if not read[prefix:].any():
             return "class"  # perhaps with the distillation token
         whole = (gradient - gradient.mean(1, keepdim=True)).abs().max() <= EQUAL * top
@@ -106,6 +108,14 @@ def _kind(gradient: Tensor, prefix: int) -> str:
         if (rest - patches.mean(1, keepdim=True)).abs().max() <= EQUAL * top:
             return "all"
     return ""
+
+
+def _classes(gradient: Tensor, prefix: int) -> int:
+    """How many class tokens there are: all before the patches if the head reads them alike."""
+    before = gradient[:, :prefix]
+    apart = (before - before.mean(1, keepdim=True)).abs().amax() if prefix > 1 else 1
+    alone = not gradient[:, prefix:].any()
+    return prefix if prefix > 1 and alone and apart <= EQUAL * gradient.abs().max() else 1
 
 
 def _pool(head: Tape, tokens: int, prefix: int) -> Tensor | None:

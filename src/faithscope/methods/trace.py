@@ -308,7 +308,7 @@ def _other_tokens(
     model: Model, vit: ViTView, index: int, tokens: Tensor, grid: str
 ) -> FaithscopeError:
     """Why a block whose tokens are no grid of patches is refused."""
-    attention, shape = vit.attentions[index], list(tokens.shape)
+    attention, count = vit.attentions[index], tokens[0, ..., 0].numel()
     if any(map(in_windows, (attention.module, *list(vit.blocks.values())[index : index + 1]))):
         what = "attends within windows, so there is no single roll-out"
         return FaithscopeError(
@@ -316,10 +316,10 @@ def _other_tokens(
             reason=f"'{attention.name}' {what}",
         )
     known = "" if vit.prefix_tokens is None else f"{vit.prefix_tokens} prefix + "
-    what = f"sees tokens of shape {shape}, not {known}{grid} patches"
+    what = f"sees {count} tokens, not {known}{grid} patches"
     return FaithscopeError(
         f"'{attention.name}' of {model.name} {what}: give fs.wrap(module, prefix_tokens=…, "
-        "patch_size=…).",
+        "patch_size=…) if the others stand before the patches.",
         reason=f"'{attention.name}' {what}",
     )
 

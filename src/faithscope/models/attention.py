@@ -116,6 +116,8 @@ class AttentionView:
             )
         if not found:
             raise self._unknown("no softmax over tokens was seen in it")
+        if len(found) > 1 and tape.subtracts():
+            raise self._unknown("its attention is the difference of two")
         self._check_tokens(call, tape)
         heads = [self._by_head(part, call) for part in found]
         if len({part.shape for part in heads}) > 1:

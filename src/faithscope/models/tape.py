@@ -39,7 +39,7 @@ MOVES = frozenset(
     """.split()
 )
 SUMS = frozenset("add __add__ __radd__ add_ __iadd__".split())
-DIFFERENCES = frozenset("sub __sub__ subtract".split())
+DIFFERENCES = frozenset("sub __sub__ __rsub__ rsub subtract sub_ __isub__".split())
 PRODUCTS = frozenset("mul __mul__ __rmul__ multiply mul_ __imul__".split())
 QUOTIENTS = frozenset("div __truediv__ true_divide divide div_".split())
 MATRIX_PRODUCTS = frozenset("matmul __matmul__ bmm mm".split())
@@ -209,6 +209,10 @@ class Tape(TorchFunctionMode):
         kind, weight = self._kind(name, args, kwargs, inputs, result)
         self._note(kind, name, func, args, kwargs, inputs, result, weight)
         return result
+
+    def subtracts(self) -> bool:
+        """Whether one tensor that depends on roots was subtracted from another."""
+        return any(node.name in DIFFERENCES and len(node.inputs) > 1 for node in self.nodes)
 
     # What is written in place
 

@@ -10,6 +10,7 @@ from torch import nn
 from faithscope.errors import FaithscopeError
 from faithscope.models.attention import AttentionView, find_attentions
 from faithscope.models.hierarchy import (
+    KEY,
     attention_parts,
     describe_attention,
     describe_hierarchy,
@@ -235,11 +236,20 @@ def _prefix_tokens(module: nn.Module) -> int | None:
     declared = getattr(module, "num_prefix_tokens", None)  # timm: class, distillation, registers
     if isinstance(declared, int):
         return declared
-    names = {name.rpartition(".")[2] for name, _ in module.named_parameters()}
-    single = len(names & {"cls_token", "class_token"}) + len(names & {"distillation_token"})
+    known = ("cls_token", "class_token", "distillation_token")
+    single = 0
+    for child in module.modules():
+        if not any(KEY.fullmatch(name) for name, _ in child.named_children()):  # a pool's query
+            owned = dict(child.named_parameters(recurse=False))
+            single += sum(_rows(owned[name]) for name in known if name in owned)
     config = getattr(module, "config", None)
     registers = int(getattr(config, "num_register_tokens", 0) or 0)
     return single + registers if single else None
+
+
+def _rows(tokens: nn.Parameter) -> int:
+    """How many tokens a parameter holds, [D] or [1, N, D]."""
+    return tokens.shape[-2] if tokens.ndim > 1 else 1
 
 
 def _readout(module: nn.Module) -> str | None:
