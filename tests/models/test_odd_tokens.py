@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
-from timm.models.vision_transformer import VisionTransformer
+from timm.layers import AttentionPoolLatent
+from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 import faithscope as fs
-from families import TIMM, images_of, refused, seeded, small
+from families import (
+    TIMM,
+    images_of,
+    refused,
+    seeded,
+    small,
+    timm_convolutional_stem,
+    timm_vit,
+)
 from plain import watched
 
 IMAGES = images_of((32, 32), 2)
@@ -82,7 +92,7 @@ def test_the_query_of_a_pool_is_no_token_before_the_patches():
 
 def test_attention_that_is_subtracted_from_another_is_refused():
     module = seeded(lambda: small("vit_dwee_patch16_reg1_gap_256"))
-    with refused("its attention is the difference of two"):
+    with refused("lets its tokens meet beside attention"):
         fs.explain(module, IMAGES, "rollout")
 
 
@@ -96,3 +106,212 @@ def test_tokens_nobody_knows_are_counted():
 
     with refused("sees 27 tokens, not 1 prefix + 4×4 patches", "stand before the patches"):
         fs.explain(seeded(lambda: Detecting(**TIMM)), IMAGES, "rollout")
+
+
+# Tokens in another order
+
+
+class Ordered(VisionTransformer):
+    """Its patches come in the order of `places`."""
+
+    places = torch.arange(16)
+
+    def _pos_embed(self, x: Tensor) -> Tensor:
+        return super()._pos_embed(x[:, self.places])
+
+
+class ByColumns(Ordered):
+    places = torch.arange(16).reshape(4, 4).T.flatten()
+
+
+class ClassLast(VisionTransformer):
+    """Its class token stands behind the patches, and its head reads the mean of all."""
+
+    def _pos_embed(self, x: Tensor) -> Tensor:
+        return super()._pos_embed(x).roll(-1, dims=1)
+
+    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+        return self.head(tokens.mean(1))
+
+
+class Flipped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = VisionTransformer(**TIMM)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.net(images.flip(-1))
+
+
+@pytest.mark.parametrize("build", [lambda: ByColumns(**TIMM), lambda: ClassLast(**TIMM), Flipped])
+def test_tokens_that_are_not_the_patches_in_their_order_are_refused(build):
+    module = seeded(build)
+    for method in ("raw_attention", "rollout", "transformer_attribution", "conservative_lrp"):
+        with refused("its tokens are not its patches from left to right and down"):
+            fs.explain(module, IMAGES, method, target=1)
+    assert fs.explain(module, IMAGES, "gradient").isfinite().all()
+
+
+def test_patches_in_their_order_pass_also_behind_convolutions():
+    for build in (lambda: Ordered(**TIMM), timm_convolutional_stem):
+        assert fs.explain(seeded(build), IMAGES, "rollout", target=1).isfinite().all()
+
+
+# Blocks beside the stack
+
+
+class Before(VisionTransformer):
+    """A block of its own before the others."""
+
+    def __init__(self) -> None:
+        super().__init__(**TIMM)
+        self.pre = Block(self.embed_dim, 2)
+
+    def _pos_embed(self, x: Tensor) -> Tensor:
+        return self.pre(super()._pos_embed(x))
+
+
+class SideBySide(VisionTransformer):
+    def forward_features(self, images: Tensor, **_: object) -> Tensor:
+        tokens = self._pos_embed(self.patch_embed(images))
+        return self.norm(sum(block(tokens) for block in self.blocks))
+
+
+def test_attention_before_the_blocks_is_refused():
+    for method in ("rollout", "transformer_attribution", "conservative_lrp"):
+        with refused("it attends before its blocks, in 'pre.attn'"):
+            fs.explain(seeded(Before), IMAGES, method, target=1)
+
+
+def test_blocks_side_by_side_are_not_multiplied():
+    for method in ("rollout", "transformer_mm"):
+        with refused("cannot be followed from block to block"):
+            fs.explain(seeded(lambda: SideBySide(**TIMM)), IMAGES, method, target=1)
+
+
+# What a head reads
+
+
+class Reading(VisionTransformer):
+    def __init__(self, how: str) -> None:
+        super().__init__(**TIMM)
+        self.how, self.reader = how, AttentionPoolLatent(self.embed_dim, num_heads=2)
+
+    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+        first, patches = tokens[:, 0], tokens[:, 1:].mean(1)
+        if self.how == "hardly the class token":
+            return self.head(1e-3 * first + patches)
+        if self.how == "class token and pool":
+            return self.head(first + 1e-3 * self.reader(tokens))
+        mixed = tokens + tokens.cumsum(1)
+        return self.head(self.reader(mixed))
+
+
+@pytest.mark.parametrize("how", ["hardly the class token", "class token and pool", "mixed, a pool"])
+def test_heads_that_read_more_than_one_thing_are_refused(how):
+    with refused("unequally and not through one attention pool"):
+        fs.explain(seeded(lambda: Reading(how)), IMAGES, "rollout", target=1)
+
+
+def test_a_head_of_zeros_without_a_class_token_reads_the_mean():
+    def build() -> nn.Module:
+        module = VisionTransformer(**{**TIMM, "class_token": False, "global_pool": "avg"})
+        module.global_pool = ""
+        module.forward_head = lambda tokens, pre_logits=False: module.head(tokens.mean(1))
+        return module
+
+    module = seeded(build)
+    expected = fs.explain(module, IMAGES, "rollout", target=1)
+    nn.init.zeros_(module.head.weight)
+    assert torch.allclose(fs.explain(module, IMAGES, "rollout", target=1), expected)
+
+
+# Ways to write attention
+
+
+class Written(nn.Module):
+    """The attention of a block, written in another way."""
+
+    def __init__(self, own: nn.Module, how: str) -> None:
+        super().__init__()
+        self.qkv, self.proj, self.heads, self.how = own.qkv, own.proj, own.num_heads, how
+
+    def forward(self, x: Tensor, **_: object) -> Tensor:
+        images, count, dim = x.shape
+        parts = self.qkv(x).reshape(images, count, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = parts.unbind(0)
+        if self.how == "einsum":
+            scores = torch.einsum("b h i d, b h j d -> b h i j", query, key)
+            paid = (scores * query.shape[-1] ** -0.5).softmax(-1)
+            mixed = torch.einsum("bhij,bhjd->bihd", paid, value).flatten(2)
+            return self.proj(mixed)
+        paid = (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1)
+        if self.how == "stored":
+            self.map, self.mean = paid.detach(), paid.mean(1)
+            mixed = torch.matmul(input=paid, other=value)
+        elif self.how == "one axis":
+            paid = paid.reshape(-1, count, count)
+            mixed = torch.bmm(paid, value.reshape(-1, count, dim // self.heads))
+            mixed = mixed.reshape(images, self.heads, count, -1)
+        else:  # a convolution beside it
+            mixed = paid @ value
+            mixed = mixed + nn.functional.avg_pool1d(value.flatten(1, 2).mT, 3, 1, 1).mT.reshape(
+                value.shape
+            )
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+
+METHODS = ["raw_attention", "rollout", "transformer_mm", "attcat", "lrp", "conservative_lrp"]
+
+
+@pytest.mark.parametrize("how", ["einsum", "stored", "one axis"])
+def test_attention_may_be_written_in_many_ways(how):
+    module = seeded(timm_vit)
+    expected = fs.explain(module, IMAGES, METHODS, target=1)
+    for block in module.blocks:
+        block.attn = Written(block.attn, how)
+    maps = fs.explain(module, IMAGES, METHODS, target=1)
+    assert maps.keys() == expected.keys()
+    for method, values in expected.items():
+        assert (maps[method] - values).abs().max() <= 1e-5 * values.abs().max(), method
+
+
+def test_what_mixes_tokens_beside_attention_is_refused():
+    module = seeded(timm_vit)
+    module.blocks[0].attn = Written(module.blocks[0].attn, "pooled")
+    with refused("'avg_pool1d' lets its tokens meet beside attention"):
+        fs.explain(module, IMAGES, "rollout", target=1)
+
+
+def test_autocast_inside_a_model_is_on_when_its_parts_run_again():
+    class Cast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = timm_vit()
+
+        def forward(self, images: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.net(images).float()
+
+    module = seeded(Cast).float()
+    maps = fs.explain(module, IMAGES.float(), "rollout", target=1)
+    exact = fs.explain(module.net, IMAGES.float(), "rollout", target=1)
+    assert (maps - exact).abs().max() <= 0.1 * exact.abs().max()
+
+
+def test_a_vector_may_be_divided_by_its_length_by_hand():
+    class Cosine(nn.Module):
+        def __init__(self, by_hand: bool) -> None:
+            super().__init__()
+            self.net, self.texts, self.by_hand = timm_vit(), nn.Linear(5, 3), by_hand
+
+        def forward(self, images: Tensor) -> Tensor:
+            found = self.net(images)
+            if self.by_hand:
+                return self.texts(found / found.norm(dim=-1, keepdim=True))
+            return self.texts(nn.functional.normalize(found, dim=-1))
+
+    one, other = (seeded(lambda by_hand=by_hand: Cosine(by_hand)) for by_hand in (True, False))
+    for method in ("lrp", "transformer_attribution", "conservative_lrp"):
+        maps = [fs.explain(module, IMAGES, method, target=1) for module in (one, other)]
+        assert torch.allclose(*maps), method

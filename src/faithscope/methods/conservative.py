@@ -13,7 +13,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence
 from faithscope.methods.method import register_method
 from faithscope.models.attention import check_recomputed
-from faithscope.models.tape import ELEMENTWISE, PRODUCTS, Tape
+from faithscope.models.tape import ELEMENTWISE, LENGTHS, PRODUCTS, Tape
 
 
 def _granularity(*, at: str, **_: object) -> str:
@@ -115,7 +115,7 @@ def _patches(stem: Tape) -> Tensor:
 def _is_deviation(name: str, args: tuple[Any, ...]) -> bool:
     """Whether a norm that is written out makes its deviation here."""
     root = name in ("pow", "__pow__") and args[1] in (0.5, -0.5)
-    return root or name in ("rsqrt", "sqrt", "std")
+    return root or name in ("rsqrt", "sqrt", "std") or name in LENGTHS
 
 
 class Simplified(TorchFunctionMode):
@@ -201,7 +201,8 @@ class Simplified(TorchFunctionMode):
         values = args[0] if args else kwargs["input"]
         if name == "normalize":
             made: Tensor = func(*args, **kwargs)
-            size = values.detach().norm(dim=kwargs.get("dim", 1), keepdim=True)
+            given = {**dict(zip(("input", "p", "dim", "eps"), args, strict=False)), **kwargs}
+            size = values.detach().norm(given.get("p", 2), given.get("dim", 1), keepdim=True)
             return values / size.clamp_min(1e-12) if size.shape[-1] == 1 else made
         names = ["input", "normalized_shape", "weight", "bias", "eps"]
         if name == "rms_norm":

@@ -71,6 +71,7 @@ class Trace:
     input_gradient: Tensor | None = None
     readout: Tensor | FaithscopeError | None = None
     prefix_tokens: int = 0
+    breaks: tuple[int, ...] = ()
     stem: Tape | None = None
     entered: Tensor | None = None
     head: Tape | None = None
@@ -112,6 +113,7 @@ class Layer:
 
     @cached_property
     def _seen(self) -> Seen:
+        self.evidence.check_chain(self.index)
         call = self.evidence.calls("attention_calls")[self.index]
         trace = self.evidence.trace
         wanted = trace is not None and bool(trace.attention_gradients)
@@ -183,6 +185,18 @@ class Evidence:
     def prefix_tokens(self) -> int:
         """Tokens before the patches."""
         return 0 if self.trace is None else self.trace.prefix_tokens
+
+    def check_chain(self, index: int) -> None:
+        """Refuse to multiply attention from this block on if tokens change on the way."""
+        broken = [] if self.trace is None else [at for at in self.trace.breaks if at > index]
+        if broken:
+            names = [view.name for view in self.vit.attentions[broken[0] - 1 : broken[0] + 1]]
+            what = f"it does something to its tokens between '{names[0]}' and '{names[1]}'"
+            raise FaithscopeError(
+                f"The attention of {self.model.name} cannot be followed from block to block, since "
+                f"{what}: choose methods that read only gradients, or the last block.",
+                reason=what,
+            )
 
     def layers(self) -> Iterator[Layer]:
         """The blocks, last first; no more than one block's attention needs to exist at a time."""

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from faithscope.errors import FaithscopeError
 from faithscope.models import ViTView
-from faithscope.models.tape import Tape, by_token
+from faithscope.models.tape import TOKENWISE, Tape, by_token
 
-TOKENWISE = frozenset({"norm", "pass", "sum", "gate", "linear"})
-"""Kinds of operations that treat every token by itself, where the shape says one for each."""
 COPIES = frozenset("contiguous clone to type_as type float double half bfloat16".split())
 
 EQUAL = 1e-5
 """How far gradients may be apart, relative to the largest, to count as the same."""
+LEAST = 0.1
+"""Of what a head reads in the patches' mean, how much it must read in the class token beside it."""
 
 
 def tokenwise(head: Tape) -> list[Tensor]:
@@ -44,6 +44,7 @@ def tokenwise(head: Tape) -> list[Tensor]:
 def find_readout(
     gradients: Sequence[Tensor | None],
     head: Tape,
+    logits: Tensor,
     vit: ViTView,
     name: str,
     prefix: int,
@@ -54,6 +55,7 @@ def find_readout(
     Args:
         gradients: of the target logit, at the tensors of `tokenwise`.
         head: the operations behind the last block.
+        logits: what they lead to.
         vit: what is known or was said of the model.
         name: of the model.
         prefix: tokens before the patches.
@@ -68,8 +70,8 @@ def find_readout(
     last = found[-1] if found else None
     kind = "nothing" if last is None else _kind(last, prefix)
     if kind == "nothing":  # a head of zeros reads nothing
-        kind = vit.readout or vit.hint or "class"
-    pool = _pool(head, count, prefix)
+        kind = vit.readout or vit.hint or ("class" if prefix else "mean")
+    pool = _pool(head, logits, count, prefix)
     if not kind and pool is not None:
         kind = "attention"
     if last is not None and (not kind or (vit.readout is not None and kind != vit.readout)):
@@ -100,7 +102,8 @@ def _kind(gradient: Tensor, prefix: int) -> str:
         if not read[prefix:].any():
             return "class"  # perhaps with the distillation token
         whole = (gradient - gradient.mean(1, keepdim=True)).abs().max() <= EQUAL * top
-        return "all" if whole else "class"  # beside the class token, the mean of the patches
+        beside = size[:, 0] >= LEAST * size[:, prefix:].sum(1)
+        return "all" if whole else "class" if beside.all() else ""  # and the mean of the patches
     if equal and read[prefix:].all():
         rest = gradient[:, :prefix]
         if not read[:prefix].any():
@@ -118,16 +121,23 @@ def _classes(gradient: Tensor, prefix: int) -> int:
     return prefix if prefix > 1 and alone and apart <= EQUAL * gradient.abs().max() else 1
 
 
-def _pool(head: Tape, tokens: int, prefix: int) -> Tensor | None:
+def _pool(head: Tape, logits: Tensor, tokens: int, prefix: int) -> Tensor | None:
     """What the one query of the one attention in the head pays each token, mean over heads: [B, N].
 
-    It may look at all tokens, or at the patches alone.
+    It may look at all tokens, or at the patches alone. Nothing else may read tokens, and they may
+    not have met before.
     """
-    pools = [seen.probabilities.detach() for seen in head.attentions]
-    shapes = [(1, tokens), (1, tokens - prefix)]
-    if len(pools) != 1 or tuple(pools[0].shape[-2:]) not in shapes:
+    if len(head.attentions) != 1:
         return None
-    paid = pools[0].mean(1)[:, 0]
+    seen, root = head.attentions[0], head.roots[0]
+    beside = (node for node in head.way_back(logits) if node.kind != "attention")
+    if any(held is root for node in beside for held in node.inputs):
+        return None
+    shape = tuple(seen.probabilities.shape)
+    fits = len(shape) > 2 and shape[-2:] in [(1, tokens), (1, tokens - prefix)]
+    if not fits or head.mixer(seen.key, seen.value) is not None:
+        return None
+    paid = seen.probabilities.detach().reshape(shape[0], -1, *shape[-2:]).mean(1)[:, 0]
     return F.pad(paid, (tokens - paid.shape[1], 0))
 
 

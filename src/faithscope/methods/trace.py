@@ -23,6 +23,7 @@ from faithscope.methods.evidence import Evidence, Trace
 from faithscope.methods.readout import find_readout, tokenwise
 from faithscope.models import Model, ViTView
 from faithscope.models.hierarchy import in_windows
+from faithscope.models.order import check_order
 from faithscope.models.tape import Call, Tape, first_tensor, tensors_in
 
 _OF_ATTENTION = frozenset({"attention", "attention_gradient"})
@@ -68,9 +69,15 @@ def gather(
         readout: Tensor | FaithscopeError | None = None
         if vit is not None:
             try:
-                readout = find_readout(read, record.head, vit, model.name, prefix, images.dtype)
+                readout = find_readout(
+                    read, record.head, logits, vit, model.name, prefix, images.dtype
+                )
             except FaithscopeError as error:
                 readout = error  # for those that need to know it
+    if vit is not None:
+        first = next(iter(vit.blocks.values()), vit.attentions[0].module)
+        with torch.compiler.set_stance("force_eager"):
+            check_order(model, first, images, prefix)
     trace = record.trace(logits, needs, readout=readout, prefix_tokens=prefix, **gradients)
     return Evidence(model, images, target, keys, seed, batch_size=batch_size, trace=trace)
 
@@ -135,6 +142,12 @@ class Record:
     stem: Tape = field(default_factory=Tape)
     head: Tape = field(default_factory=lambda: Tape(is_open=False))
     entered: Tensor | None = None
+    started: bool = False
+    early: list[str] = field(default_factory=list)
+    """Attention modules outside of the blocks that ran before them."""
+    left: Tensor | None = None
+    breaks: list[int] = field(default_factory=list)
+    """Blocks that do not get what the one before gave."""
     versions: list[tuple[Tensor, int]] = field(default_factory=list)
     is_open: bool = True
 
@@ -152,6 +165,15 @@ class Record:
         if where is self.blocks:
             self.head.foreign[id(call.tokens)] = call.tokens  # the head may read what leaves only
         self.versions += [(tensor, tensor._version) for tensor in (call.tokens, call.output)]
+
+    def link(self, index: int, tokens: Tensor) -> None:
+        """A block starts: note if it gets something else than what the block before gave."""
+        self.started = True
+        if not self.is_open or not index or self.left is tokens:
+            return
+        left = self.left
+        if left is None or left.shape != tokens.shape or not torch.equal(left, tokens):
+            self.breaks.append(index)
 
     def leave(self, tokens: Tensor) -> Tensor:
         """What left the last block: from here on the head reads, with gradients."""
@@ -187,6 +209,7 @@ class Record:
             stem=self.stem if taped else None,
             head=self.head if taped else None,
             entered=self.entered,
+            breaks=tuple(self.breaks),
             **found,
         )
 
@@ -209,6 +232,23 @@ def recording(
         tokens = record.leave(first_tensor(output))
         return (tokens, *output[1:]) if isinstance(output, tuple) else tokens
 
+    def chain(index: int, block: nn.Module) -> None:
+        def before(_: nn.Module, args: Any, kwargs: Any) -> None:
+            record.link(index, first_tensor((args, kwargs)))
+
+        def behind(_: nn.Module, args: Any, output: Any) -> None:
+            record.left = first_tensor(output) if record.is_open else None
+
+        handles.append(block.register_forward_pre_hook(before, with_kwargs=True))
+        handles.append(block.register_forward_hook(behind))
+
+    def outside(name: str, module: nn.Module) -> None:
+        def called(*_: Any) -> None:
+            if record.is_open and not record.started:
+                record.early.append(name)
+
+        handles.append(module.register_forward_pre_hook(called))
+
     def enter(_: nn.Module, args: Any, kwargs: Any) -> None:
         """The first block takes what the stem made."""
         if record.stem.is_open:
@@ -230,6 +270,10 @@ def recording(
         if vit.blocks:
             first, last = (modules := [*vit.blocks.values()])[0], modules[-1]
             handles.append(first.register_forward_pre_hook(enter, with_kwargs=True))
+            for index, block in enumerate(modules):
+                chain(index, block)
+            for name, module in vit.outside.items():
+                outside(name, module)
         handles.append(last.register_forward_hook(leave))
         taped = bool(needs & {"relevance", "tapes"})
         record.stem.is_open = taped
@@ -290,6 +334,14 @@ def _check(
                 "fs.wrap(module, attention=[…]) those of its blocks, first block first.",
                 reason=f"it ran {len(order)} of its {depth} {what}, or in another order",
             )
+    if record.early:
+        what = f"it attends before its blocks, in '{record.early[0]}'"
+        raise FaithscopeError(
+            f"{model.name} cannot be explained by its blocks, since {what}. Choose methods that "
+            "read only gradients, or give fs.wrap(module, attention=[…]) the attention module of "
+            "each block.",
+            reason=what,
+        )
     if needs & {"relevance", "tapes"}:
         _check_chain(record, vit)
     rows, columns = model.require_grid(images, "Attention")

@@ -33,6 +33,7 @@ _PROJECTIONS = (
     ("q_lin", "k_lin", "v_lin"),
     ("to_q", "to_k", "to_v"),
     ("to_qkv",),
+    ("Wqkv",),
     ("in_proj", "attn_drop"),
     ("c_attn",),
 )
@@ -92,7 +93,7 @@ class AttentionView:
         if shape[0] != len(tokens) or shape[2] not in queries or shape[3] != count:
             raise self._unknown(
                 f"its attention is {list(shape[-2:])} for {len(tokens)}×{count} tokens: it looks "
-                "at windows, or at fewer keys"
+                "at windows, or at other keys"
             )
         rows = (seen.attention.detach().sum(-1) - 1).abs().max()
         axes = tuple(range(1, call.output.ndim - 1))
@@ -109,15 +110,17 @@ class AttentionView:
     def _see(self, call: Call, tokens: Tensor) -> Seen:
         tape, _, output = run_on_tape(self.module, call, leaves=torch.is_grad_enabled())
         found = [seen.probabilities for seen in tape.attentions]
-        if tape.changed:
+        beside = tape.mixer(output)
+        changed = tape.changed + (tape.altered if beside is not None or not found else [])
+        if changed:
             raise self._unknown(
-                f"its attention probabilities are changed by '{tape.changed[0]}' before they weigh "
-                "the values"
+                f"its attention probabilities are changed by '{changed[0]}' before they weigh the "
+                "values"
             )
         if not found:
             raise self._unknown("no softmax over tokens was seen in it")
-        if len(found) > 1 and tape.subtracts():
-            raise self._unknown("its attention is the difference of two")
+        if beside is not None:
+            raise self._unknown(f"'{beside}' lets its tokens meet beside attention")
         self._check_tokens(call, tape)
         heads = [self._by_head(part, call) for part in found]
         if len({part.shape for part in heads}) > 1:

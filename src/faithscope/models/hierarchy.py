@@ -13,10 +13,12 @@ from itertools import groupby
 
 from torch import Tensor, nn
 
-JOINT = re.compile(r"(.*_)?(qkvs?|wqkv|qk|in_proj|queries_keys_values|pwise)(_proj|_bias)?")
+JOINT = re.compile(
+    r"(.*_)?(qkvs?|wqkv|qk|in_proj|queries_keys_values|pwise)(_proj|_bias)?", re.IGNORECASE
+)
 """Names of layers that make queries, keys and values, or the first two, at once."""
-QUERY = re.compile(r"(.*_)?(q|wq|query|queries)(_proj)?")
-KEY = re.compile(r"(.*_)?(k|wk|kv|key|key_value|keys_values)(_proj)?")
+QUERY = re.compile(r"(.*_)?(q|wq|query|queries)(_proj)?", re.IGNORECASE)
+KEY = re.compile(r"(.*_)?(k|wk|kv|key|key_value|keys_values)(_proj)?", re.IGNORECASE)
 WINDOWS = ("window_size", "window_area", "ws", "partition_size", "block_size", "mask_unit_attn")
 """Attributes of a module that attends within windows, where they are neither 0 nor None."""
 

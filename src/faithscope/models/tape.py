@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -42,12 +42,20 @@ SUMS = frozenset("add __add__ __radd__ add_ __iadd__".split())
 DIFFERENCES = frozenset("sub __sub__ __rsub__ rsub subtract sub_ __isub__".split())
 PRODUCTS = frozenset("mul __mul__ __rmul__ multiply mul_ __imul__".split())
 QUOTIENTS = frozenset("div __truediv__ true_divide divide div_".split())
+LENGTHS = frozenset("norm linalg_norm linalg_vector_norm vector_norm".split())
 MATRIX_PRODUCTS = frozenset("matmul __matmul__ bmm mm".split())
 POOLS = frozenset("mean sum adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d".split())
 MODELLED = frozenset("to type_as expand_as view_as reshape_as".split())
 """Operations on their first operand alone: of a second one only type and shape matter."""
+KEEPING = frozenset(
+    "dropout to type_as contiguous float half double bfloat16 clone reshape view flatten".split()
+)
+"""What may happen to attention probabilities without changing them."""
 SELECTIONS = frozenset("__getitem__ select".split())
 """Of all moves those that may take one of several."""
+
+TOKENWISE = frozenset({"norm", "pass", "sum", "gate", "linear"})
+"""Kinds of operations that treat every token by itself, where the shape says one for each."""
 
 WHOLE = re.compile(
     r"norm|gelu|silu|swish|relu|mish|tanh|sigmoid|activation|dropout|drop_?path|stochasticdepth"
@@ -127,6 +135,8 @@ class Tape(TorchFunctionMode):
         self.attentions: list[Attention] = []
         self.changed: list[str] = []
         """What was done to attention probabilities other than to weigh values."""
+        self.altered: list[str] = []
+        """What was made of attention probabilities otherwise, perhaps for nobody but a reader."""
         self.is_whole = True
         """Whether no operation took something that depends on roots in ways nobody saw."""
         self.foreign: dict[int, Tensor] = {}
@@ -198,6 +208,10 @@ class Tape(TorchFunctionMode):
             return self._multi_head(func, args, dict(kwargs), inputs)
         if name == "softmax":
             return self._softmax(func, args, kwargs, inputs)
+        if name == "einsum" and (plain := self._einsum(args)) is not None:
+            return plain
+        if name in MATRIX_PRODUCTS and kwargs.keys() <= {"input", "other", "mat2", "tensor2"}:
+            args, kwargs = (*args, *kwargs.values()), {}
         if name in MATRIX_PRODUCTS and id(args[0]) in self._softmaxes:
             return self._weigh(func, args, kwargs)
         kept = self._before_adding(name, args)
@@ -207,12 +221,26 @@ class Tape(TorchFunctionMode):
             func, args, inputs = torch.add, (kept, *args[1:]), (kept,)
         self._watch_probabilities(name, inputs, result)
         kind, weight = self._kind(name, args, kwargs, inputs, result)
+        if name in QUOTIENTS and kind == "norm":
+            inputs = inputs[:1]
         self._note(kind, name, func, args, kwargs, inputs, result, weight)
         return result
 
-    def subtracts(self) -> bool:
-        """Whether one tensor that depends on roots was subtracted from another."""
-        return any(node.name in DIFFERENCES and len(node.inputs) > 1 for node in self.nodes)
+    def way_back(self, *tensors: Tensor) -> Iterator[Node]:
+        """The operations that made tensors, last first; what an attention was made of is not."""
+        waiting, seen = list(tensors), set[int]()
+        while waiting:
+            node = self.maker(waiting.pop())
+            if node is None or id(node) in seen:
+                continue
+            seen.add(id(node))
+            yield node
+            if node.kind != "attention":
+                waiting += node.inputs
+
+    def mixer(self, *tensors: Tensor) -> str | None:
+        """An operation beside attention that lets tokens meet on the way to tensors, if any."""
+        return next((node.name for node in self.way_back(*tensors) if _may_mix(node)), None)
 
     # What is written in place
 
@@ -283,7 +311,16 @@ class Tape(TorchFunctionMode):
             return "unknown" if both else "pass"
         if name in PRODUCTS:
             return ("gate" if first.shape == second.shape else "unknown") if both else "pass"
+        if both and first.shape == result.shape and self._is_length(second, first):
+            return "norm"
         return "unknown" if both or live is second else "pass"
+
+    def _is_length(self, divisor: Tensor, vector: Tensor) -> bool:
+        """Whether a divisor is the length of the vector it divides: `f / f.norm(dim=-1, …)`."""
+        node = self.maker(divisor)
+        while node is not None and node.name in ("clamp", "clamp_min", "expand_as"):
+            node = self.maker(node.inputs[0])
+        return node is not None and node.name in LENGTHS and node.inputs[0] is vector
 
     def _note(
         self,
@@ -384,6 +421,8 @@ class Tape(TorchFunctionMode):
             self._note("unknown", "multi_head_attention", func, args, kwargs, inputs, result)
             return result
         mask = kwargs.get("attn_mask")
+        if mask is not None and mask.ndim == 3:
+            mask = mask.unflatten(0, (-1, heads))
 
         def split(tokens: Tensor) -> Tensor:  # [N, B, D] -> [B, heads, N, d]
             return tokens.reshape(*tokens.shape[:2], heads, -1).permute(1, 2, 0, 3)
@@ -440,15 +479,18 @@ class Tape(TorchFunctionMode):
         return node if fits and len(node.inputs) == 2 else None  # type: ignore[union-attr]
 
     def _watch_probabilities(self, name: str, inputs: tuple[Tensor, ...], result: Any) -> None:
-        """Probabilities may be dropped out of or converted; anything else changes them."""
+        """Probabilities may be dropped out of, converted or laid out anew; the rest changes them.
+
+        What was changed may be meant for nobody but a reader (a stored copy, its mean).
+        """
         for tensor in inputs:
             held = self._softmaxes.get(id(tensor))
             if held is None or not isinstance(result, Tensor):
                 continue
-            if name in ("dropout", "to", "type_as", "contiguous", "float", "half", "clone"):
+            if name in KEEPING and result.shape[-2:] == tensor.shape[-2:]:
                 self._softmaxes[id(result)] = held
             elif not name.startswith("__get") and name not in ("size", "dim", "numel"):
-                self.changed.append(name)
+                self.altered.append(name)
 
     def _weigh(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -458,9 +500,39 @@ class Tape(TorchFunctionMode):
         held = self._softmaxes[id(args[0])]
         if self.is_overwritten(args[0]):
             self.changed.append("an operation in place")
-        seen = Attention(held.query, held.key, args[1], held.product, held.probabilities, mixed)
-        self._note_attention(seen)
+        parts = (held.query, held.key, held.product, held.probabilities)
+        if args[0].shape != held.probabilities.shape:  # images and heads were made one axis
+            axes = args[0].shape[:-2]
+            with self:
+                parts = (
+                    *(part.reshape(*axes, *part.shape[-2:]) for part in parts[:3]),
+                    args[0],
+                )
+        query, key, product, probabilities = parts
+        self._note_attention(Attention(query, key, args[1], product, probabilities, mixed))
         return mixed
+
+    def _einsum(self, args: tuple[Any, ...]) -> Tensor | None:
+        """A sum over one axis of two tensors, written as their matrix product; None of others."""
+        equation, *operands = args
+        operands = list(operands[0]) if isinstance(operands[0], list | tuple) else operands
+        sides = str(equation).replace(" ", "").split("->")
+        if len(sides) != 2 or "." in sides[0] or len(operands) != 2 or sides[0].count(",") != 1:
+            return None
+        (one, two), made = sides[0].split(","), sides[1]
+        batch = [axis for axis in one if axis in two and axis in made]
+        inner = [axis for axis in one if axis in two and axis not in made]
+        rows = [axis for axis in one if axis not in two]
+        columns = [axis for axis in two if axis not in one]
+        order = [*batch, *rows, *columns]
+        if len(inner) != 1 or len(columns) != 1 or sorted(order) != sorted(made):
+            return None
+        if not rows or (len(rows) > 1 and batch):
+            return None
+        with self:
+            first = _arranged(operands[0], [one.index(axis) for axis in (*batch, *rows, *inner)])
+            last = _arranged(operands[1], [two.index(axis) for axis in (*batch, *inner, *columns)])
+            return _arranged(first @ last, [order.index(axis) for axis in made])
 
     # Modules that are one step
 
@@ -532,6 +604,16 @@ class Tape(TorchFunctionMode):
         return known[id(wanted)]
 
 
+def _may_mix(node: Node) -> bool:
+    """Whether an operation may let tokens meet."""
+    if node.kind == "convolution":
+        weight = node.kwargs["weight"] if "weight" in node.kwargs else node.args[1]
+        return bool(weight.shape[2:].numel() > 1)
+    if node.kind == "pool":  # of a stack it is a sum
+        return node.output.shape != node.inputs[0].shape[1:]
+    return node.kind not in TOKENWISE | {"move", "attention"}
+
+
 def by_token(values: Tensor, tokens: Tensor) -> Tensor | None:
     """Values that have one vector for each of the tokens, as [B, N, D]; None of any others.
 
@@ -551,6 +633,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     output: Tensor
+    autocast: tuple[tuple[str, torch.dtype], ...] = field(default_factory=lambda: _autocast())
 
     @property
     def tokens(self) -> Tensor:
@@ -568,8 +651,22 @@ class Call:
         """Run the module once more, perhaps on other tokens."""
         old = self.tokens
         known = {} if tokens is None else {id(old): tokens}
-        result = module(*_swapped(self.args, known), **_swapped(dict(self.kwargs), known))
+        with ExitStack() as stack:
+            for device, dtype in self.autocast:
+                stack.enter_context(torch.autocast(device, dtype))
+            result = module(*_swapped(self.args, known), **_swapped(dict(self.kwargs), known))
         return first_tensor(result)
+
+
+def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
+    """Where autocast is on right now, and in which type."""
+    devices = ("cpu", "cuda")
+    return tuple((d, torch.get_autocast_dtype(d)) for d in devices if torch.is_autocast_enabled(d))
+
+
+def _arranged(tensor: Tensor, axes: list[int]) -> Tensor:
+    """A tensor with its axes in another order; itself if they are."""
+    return tensor if axes == sorted(axes) else tensor.permute(axes)
 
 
 def first_tensor(output: Any) -> Tensor:

@@ -29,7 +29,8 @@ class ViTView:
     `prefix_tokens` stand before the patches (class, distillation, registers), None if they are to
     be counted; `readout` is what the head was said to read, which is checked, and `hint` what the
     model's own settings say. `blocks` are the modules around the attentions by name, none if they
-    were not found.
+    were not found; `outside` are other attention modules, which may pool what leaves the blocks but
+    not precede them.
     """
 
     attentions: tuple[AttentionView, ...]
@@ -37,6 +38,7 @@ class ViTView:
     readout: str | None = None
     hint: str | None = None
     blocks: Mapping[str, nn.Module] = field(default_factory=dict)
+    outside: Mapping[str, nn.Module] = field(default_factory=dict)
 
     def require_blocks(self, needed_by: str) -> Mapping[str, nn.Module]:
         """The blocks, or an error that names who needs them."""
@@ -94,7 +96,16 @@ def find_vit(
         readout=readout,
         hint=next((hint for hint in hints if hint is not None), None),
         blocks=blocks if whole else {},
+        outside={} if attention is not None else _outside(module, list(blocks.values())),
     )
+
+
+def _outside(module: nn.Module, blocks: list[nn.Module]) -> dict[str, nn.Module]:
+    """Attention modules that are in none of the blocks."""
+    inside = {id(child) for block in blocks for child in block.modules()}
+    parts = {part.name: part.module for part in attention_parts(module)}
+    parts |= {view.name: view.module for view in find_attentions(module)}
+    return {name: part for name, part in parts.items() if id(part) not in inside}
 
 
 Placed = tuple[str, nn.Module | None, AttentionView]
