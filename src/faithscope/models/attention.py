@@ -4,7 +4,7 @@ An `AttentionView` names one attention module of the user's model. Its probabili
 running the module once more on what it was called with, under a tape (tape.py); whatever happens
 to queries and keys on the way (norms, rotary positions, a bias of relative positions) is the
 module's own. Every view checks itself against what the module really returned, so an unknown
-variant is refused by name and can never give silently wrong maps.
+variant is refused by name.
 """
 
 from __future__ import annotations
