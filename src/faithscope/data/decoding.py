@@ -15,8 +15,8 @@ from torch import Tensor
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError
 from faithscope.models import Model
+from faithscope.models.model import CHANNELS
 
-CHANNELS = (1, 3, 4)
 KINDS = (
     "a PIL image, a path, uint8 pixels [H, W, C] or [C, H, W], or floats [C, H, W] normalised for "
     "the model"

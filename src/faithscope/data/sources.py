@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from faithscope.data.decoding import CHANNELS, picture
+from faithscope.data.decoding import picture
 from faithscope.data.files import (
     EXTENSIONS,
     file_images,
@@ -32,6 +32,7 @@ from faithscope.data.objects import as_image_data
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, choose, first_line, quoted, shown
 from faithscope.models import Model
+from faithscope.models.model import CHANNELS
 from faithscope.registry import Registry, check_options, check_whole, parse_spec
 from faithscope.request import as_path, existing_path
 

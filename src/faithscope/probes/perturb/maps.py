@@ -80,7 +80,16 @@ class GivenMaps:
             if isinstance(self.values, Tensor)
             else ((), f"{self.what} of '{batch.samples[0]}'")
         )
-        maps = to_grids(values, len(values), size, grid, whose, photo=photo, whole=whole)
+        maps = to_grids(
+            values,
+            len(values),
+            size,
+            grid,
+            whose,
+            photo=photo,
+            whole=whole,
+            tokens=model.token_counts(*size),
+        )
         shape = tuple(maps.shape[1:])
         if photo is None or shape != photo or shape in (size, grid):
             return maps
