@@ -289,6 +289,39 @@ def test_floats_that_were_not_normalised_are_warned_of(model):
         fs.load_data(data, model)
 
 
+RAW = torch.from_numpy(pixels(3, 32)).movedim(3, 1).float()
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (RAW / 255, "The images lie between 0 and 1"),
+        ((RAW / 255).double().numpy(), "The images lie between 0 and 1"),
+        (list(RAW / 255), "The images lie between 0 and 1"),
+        (RAW, "The images reach 255"),
+        (torch.where(RAW > 250, torch.inf, RAW), "The images reach 250"),
+    ],
+    ids=["share", "array", "list", "levels", "infinite"],
+)
+def test_arrays_that_were_not_normalised_are_warned_of(model, images, words):
+    with pytest.warns(UserWarning, match=f"{words}, as if they were not normalised"):
+        fs.load_data(images, model)
+
+
+def test_normalised_arrays_are_not_warned_of(model):
+    own = model.transform(pictures(1)[0])[None]
+    odd = torch.full((1, 3, 32, 32), torch.nan)
+    narrow = fs.wrap(model.module, mean=(0.5,), std=(0.01,))
+    plain = fs.wrap(model.module, mean=(0.0,), std=(1.0,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for images in (own, own.half(), torch.zeros(2, 3, 32, 32), images_of((32, 32), 2), odd):
+            fs.load_data(images, model)
+        fs.load_data((RAW / 255 - 0.5) / 0.01, narrow)
+        fs.load_data(RAW / 255, plain)
+        fs.load_data(RAW / 255, fs.wrap(model.module))
+
+
 @pytest.mark.parametrize(
     ("labels", "attributes", "classes", "count", "expected"),
     [

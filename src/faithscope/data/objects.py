@@ -43,6 +43,8 @@ from faithscope.models import Model
 
 LOOKED_AT = 100
 """Items of a data set that are tried until one can be read, to see what they are."""
+BEYOND = 20
+"""No normalised colour is so large, unless the normalisation itself makes it so."""
 
 Fit = Callable[[Any], int]
 """The data's label of an image as the model's class number; raises Unusable where it is none."""
@@ -73,7 +75,7 @@ def as_image_data(
     if isinstance(data, np.ndarray | Tensor):
         pixels = _pixels(data)
         if pixels is None:
-            return tensor_images(data, labels, model=model, **own)
+            return _float_images(data, model, labels, **own)
         return item_images(pixels, model, labels, name="array", **own)
     if isinstance(data, Image.Image):
         name = os.path.basename(getattr(data, "filename", "") or "image")
@@ -121,11 +123,17 @@ def _pixels(images: Any) -> Tensor | None:
     return as_tensor(images).detach() if kind == "uint8" and len(images.shape) == 4 else None
 
 
+def _float_images(images: Any, model: Model, labels: Any, **own: Any) -> ImageData:
+    held = tensor_images(images, labels, model=model, **own)
+    _warn_of_raw_floats(held.images, model)
+    return held
+
+
 def _list_images(items: list[Any], model: Model, labels: Any, **own: Any) -> ImageData:
     if not items:
         raise FaithscopeError(NONE_GIVEN)
     if all(isinstance(item, np.ndarray | Tensor) and _is_float(item) for item in items):
-        return tensor_images(items, labels, model=model, **own)
+        return _float_images(items, model, labels, **own)
     if all(isinstance(item, str | os.PathLike) for item in items):
         return listed_images(items, model, _numbers(labels, len(items)), **own)
     if labels is None and all(_may_have_label(item) for item in items):
@@ -225,7 +233,8 @@ def dataset_images(
 def _fit(data: Any, inner: Any, model: Model) -> Fit | None:
     """How the labels of a data set become the model's, seen from its first item."""
     (image, first), names = _first_item(data), _class_names(inner)
-    _warn_of_raw_floats(image, _name(inner), model)
+    if isinstance(image, np.ndarray | Tensor) and _is_float(image):
+        _warn_of_raw_floats(as_tensor(image)[None], model, f" of {_name(inner)}")
     if isinstance(first, str):
         return label_by_name(model)
     number = _whole(first)
@@ -276,18 +285,29 @@ def _first_item(data: Any) -> tuple[Any, Any]:
     return None, None
 
 
-def _warn_of_raw_floats(image: Any, name: str, model: Model) -> None:
-    """Say that floats between 0 and 1 look as if the normalisation had been forgotten."""
-    if not isinstance(image, np.ndarray | Tensor) or not _is_float(image) or not model.mean:
+def _warn_of_raw_floats(images: Sequence[Tensor] | Tensor, model: Model, whose: str = "") -> None:
+    """Say that floats look as if the normalisation had been forgotten: within 0…1, or far beyond.
+
+    One colour all over says nothing. Shapes: images [B, C, H, W], or [C, H, W] each.
+    """
+    finite = (image[image.isfinite()].float() for image in images[:LOOKED_AT])
+    held = [image for image in finite if image.numel()]
+    if not model.mean or not held:
         return
-    values = as_tensor(image)
-    is_plain = {*model.mean} == {0.0} and {*(model.std or ())} == {1.0}
-    if is_plain or not values.numel() or not (values.min() >= 0 and values.max() <= 1):
+    low, high = min(float(image.min()) for image in held), max(float(image.max()) for image in held)
+    std = model.std or (1.0,)
+    most = max(abs(level - mean) for level in (0, 1) for mean in model.mean) / min(std)
+    is_plain = {*model.mean} == {0.0} and {*std} == {1.0}
+    if max(-low, high) > max(BEYOND, 2 * most):
+        found = f"reach {max(low, high, key=abs):.4g}"
+    elif 0 <= low < high <= 1 and not is_plain:
+        found = "lie between 0 and 1"
+    else:
         return
     warn(
-        f"The images of {name} lie between 0 and 1, as if they were not normalised, but floats are "
-        f"used as they are: normalise them (mean {model.mean}, std {model.std}), or let the data "
-        "set give PIL images or uint8 pixels."
+        f"The images{whose} {found}, as if they were not normalised, but floats are used as they "
+        f"are: normalise them (mean {model.mean}, std {model.std}), or give PIL images or uint8 "
+        "pixels."
     )
 
 
