@@ -123,6 +123,19 @@ def test_channels_of_one_image_are_not_taken_for_images(vit):
         fs.evaluate(vit, IMAGES[:1], (), METRICS, maps={"mine": CHANNELS[0]})
 
 
+def test_maps_may_be_called_as_methods_that_are_not_run(vit):
+    made = fs.explain(vit, IMAGES, ["rollout", "gradient"])
+    result = fs.evaluate(vit, IMAGES, metrics=METRICS, maps=made, random_draws=0)
+    own = fs.evaluate(vit, IMAGES, [*made], METRICS, random_draws=0)
+    assert result.methods == ["rollout", "gradient"]
+    assert [result.manifest.methods[name].granularity for name in made] == ["pixel", "pixel"]
+    np.testing.assert_allclose(score_cube(result), score_cube(own), atol=1e-6)
+    with refused("'rollout' names both a method and given maps"):
+        fs.evaluate(vit, IMAGES, "rollout", METRICS, maps=made)
+    with refused("'random' is the name of random attribution"):
+        fs.evaluate(vit, IMAGES, (), METRICS, maps={"random": PIXELS}, random_draws=0)
+
+
 # Coarse maps
 
 
