@@ -134,6 +134,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":  # 16- or 32-bit grey: scale, do not clip
         values = np.asarray(image, dtype=np.float64)
         top = 65535.0 if image.mode.startswith("I;16") or values.max() > 255 else 255.0
+        top = 1.0 if image.mode == "F" and values.max() <= 1 else top
         image = Image.fromarray((values.clip(0, top) * (255.0 / top)).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
