@@ -118,12 +118,19 @@ def test_attention_is_no_coarse_map(count):
     assert coarse.manifest.methods["mine"].granularity == "14×14"
 
 
+def test_complex_maps_are_refused_as_such(vit):
+    whole = torch.complex(PIXELS, PIXELS)
+    for given, words in ((whole, "complex128"), ([*whole.numpy()], "complex128"), (None, "None")):
+        with refused("The maps 'mine' must be", "real numbers", words):
+            scores(vit, given)
+
+
 def test_channels_of_one_image_are_not_taken_for_images(vit):
     with refused("[3, 16, 16]", "1 map, [1, height, width]"):
         fs.evaluate(vit, IMAGES[:1], (), METRICS, maps={"mine": CHANNELS[0]})
 
 
-def test_maps_may_be_called_as_methods_that_are_not_run(vit):
+def test_maps_may_be_called_as_methods_where_none_are_run(vit):
     made = fs.explain(vit, IMAGES, ["rollout", "gradient"])
     result = fs.evaluate(vit, IMAGES, metrics=METRICS, maps=made, random_draws=0)
     own = fs.evaluate(vit, IMAGES, [*made], METRICS, random_draws=0)
@@ -274,7 +281,7 @@ def test_a_folder_has_a_file_for_each_image_by_its_name(reader, photos, tmp_path
 def test_images_without_a_map_are_named(reader, photos, tmp_path):
     folder = saved(tmp_path / "maps", randn(3, 16, 16))
     (folder / "b.jpg.pt").unlink()
-    with refused("The maps 'mine' have none for 'b.jpg'"):
+    with refused("The maps 'mine' have none for 'b.jpg'", "b.npy' or '", "maps/b.jpg.npy'"):
         over(reader, photos, folder)
     with refused("have none for 'a.png', 'b.jpg', 'cats/c.png' …"):
         over(reader, photos, {"d": randn(16, 16)})

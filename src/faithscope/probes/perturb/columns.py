@@ -99,12 +99,12 @@ def matched_label(granularity: str) -> str:
 
 
 def _check_names(methods: Sequence[Method], given: Mapping[str, GivenMaps]) -> None:
-    """A name stands for one thing: given maps may be called as a method that is not run."""
+    """A name stands for one thing; where no methods are run, maps may be called as one."""
     run = {held.label for held in methods if not held.is_random}
     for label in given:
         if label in METHODS and METHODS[label].is_random:
             raise _is_of_random(label)
-        if label in run:
+        if label in run or (methods and label in METHODS):
             raise FaithscopeError(f"'{label}' names both a method and given maps: rename the maps.")
 
 
