@@ -133,7 +133,7 @@ def test_images_that_do_not_fit_are_refused(module, images, words):
         ({"images": images_of(SIZE)}, ["dict", "a data set or a loader"]),
         (7, ["int", "a data set or a loader"]),
         (iter(["a.png"]), ["A loader must yield images", "str"]),
-        (iter([{"image": images_of(SIZE)}]), ["A loader must yield images", "dict"]),
+        (iter([{"photo": images_of(SIZE)}]), ["An item of the loader", "dict", "'photo'"]),
         (iter([]), ["no images"]),
     ],
     ids=["empty_list", "flat", "pictures", "names", "dict", "number", "words", "dicts", "nothing"],
@@ -248,6 +248,13 @@ def rows_of(result: fs.Result, method: str, metric: str) -> list[dict]:
 def summary_of(result: fs.Result, method: str, metric: str) -> dict:
     rows = result.summary().to_pylist()
     return next(row for row in rows if (row["method"], row["metric"]) == (method, metric))
+
+
+def test_nothing_is_neither_data_nor_a_model(module):
+    with refused("There is no data, got None"):
+        fs.evaluate(module, None)
+    with refused("There is no model, got None"):
+        fs.evaluate(None, images_of(SIZE, 1))
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])

@@ -445,8 +445,8 @@ def _prepare(
     **given: Any,
 ) -> Prepared:
     """Names go into the request, the objects behind them beside it."""
-    model_name, model = _named(model)
-    data_name, data = _named(data)
+    model_name, model = _named(model, "model")
+    data_name, data = _named(data, "data")
     method_names, methods = (None, {}) if methods is None else named_objects(methods)
     metric_names, metrics = named_objects(metrics)
     names = {"model": model_name, "data": data_name, "methods": method_names}
@@ -686,8 +686,10 @@ def _words(kind: str, given: Any) -> list[str]:
     return names
 
 
-def _named(value: Any) -> tuple[str, Any]:
+def _named(value: Any, what: str) -> tuple[str, Any]:
     """A name as it is, or an object and what it is called."""
+    if value is None:
+        raise FaithscopeError(f"There is no {what}, got None: give a name, a path or an object.")
     if isinstance(value, str | Path):
         return str(value), None
     try:

@@ -103,6 +103,14 @@ def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path, top: int):
     np.testing.assert_array_equal(read(tmp_path / "a.png"), expected)
 
 
+@pytest.mark.parametrize("top", [1, 0.5, 255, 65535])
+def test_grey_floats_are_shares_levels_or_of_sixteen_bits(tmp_path, top: float):
+    values = np.linspace(0, top, 48, dtype=np.float32).reshape(6, 8)
+    Image.fromarray(values).save(tmp_path / "a.tif")
+    most = {0.5: 127}.get(top, 255)
+    assert (read(tmp_path / "a.tif").min(), read(tmp_path / "a.tif").max()) == (0, most)
+
+
 def test_transparency_is_seen_over_white(tmp_path):
     image = Image.new("RGBA", (3, 1), (200, 100, 0, 255))
     image.putpixel((1, 0), (200, 100, 0, 0))

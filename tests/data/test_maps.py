@@ -58,13 +58,15 @@ def test_what_is_no_map_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "code.pt").write_bytes(pickle.dumps(print))
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     (tmp_path / "broken.npy").write_bytes(b"no array")
+    np.save(tmp_path / "complex.npy", VALUES + 1j)
     (tmp_path / "a.txt").write_text("1 2")
     for name, words in {
         "jet.png": ["colours"],
         "two.npz": ["2 arrays, a, b"],
-        "code.pt": ["cannot be read"],
-        "objects.npy": ["cannot be read"],
-        "broken.npy": ["cannot be read", "numpy.save"],
+        "code.pt": ["cannot be read (it holds something else than numbers)"],
+        "objects.npy": ["cannot be read (it holds something else than numbers)"],
+        "broken.npy": ["cannot be read (it holds something else than numbers)", "numpy.save"],
+        "complex.npy": ["an array of complex"],
         "a.txt": [".npy", ".tif"],
         "gone.npy": ["no file or folder"],
     }.items():
@@ -77,7 +79,7 @@ def test_what_is_no_map_is_refused_in_a_sentence(tmp_path):
 
 def test_files_go_by_the_image_with_its_ending_or_in_its_place(tmp_path):
     (tmp_path / "cats").mkdir()
-    for name in ("cats/a.npy", "b.jpg.npy", "b.npy", "7.npy", "other.npy", "note.txt"):
+    for name in ("cats/a.npy", "b.jpg.npy", "7.npy", "other.npy", "note.txt"):
         (tmp_path / name).touch()
     samples = ["cats/a.png", "b.jpg", "7", "a.png", "c.png"]
     found = map_files(tmp_path, samples, "The maps")
@@ -90,6 +92,9 @@ def test_two_candidates_are_refused(tmp_path):
         (tmp_path / name).touch()
     with refused("The maps have 2 for 'a.jpg'", "a.npy", "a.png"):
         map_files(tmp_path, ["a.jpg"], "The maps")
+    with refused("The maps have 2 for 'a.jpg', one called as it is and one called 'a'"):
+        by_sample({"a": [1], "a.jpg": [2]}, ["a.jpg"], "The maps")
+    assert by_sample({"a": [1], "a.jpg": [2]}, ["a.jpg", "a.png"], "The maps") == [2, 1]
     with refused("one 'a' for two images, 'a.jpg' and 'a.png'"):
         by_sample({"a": [1]}, ["a.jpg", "a.png"], "The maps")
     (tmp_path / "empty").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,44 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from faithscope.data.tensors import as_tensor
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, shown
 from faithscope.models import Model
+from faithscope.models.model import CHANNELS
 
-CHANNELS = (1, 3, 4)
 KINDS = (
     "a PIL image, a path, uint8 pixels [H, W, C] or [C, H, W], or floats [C, H, W] normalised for "
     "the model"
 )
+IMAGE_KEYS, LABEL_KEYS = ("pixel_values", "image", "img", "x"), ("labels", "label")
+"""What a dict calls its image, or images, and their label; the first that is there counts."""
 
 
 class Unusable(ValueError):
     """Why one image, and no other, cannot be used."""
+
+
+def image_of(item: Any) -> Any:
+    """The image of an item: the item itself, the first of (image, label, …), or that of a dict."""
+    if isinstance(item, Mapping):
+        key = next((key for key in IMAGE_KEYS if key in item), None)
+        if key is None:
+            raise Unusable(
+                f"it is a dict of {shown(list(item))}, where the image is none of "
+                f"{', '.join(IMAGE_KEYS)}: call it so"
+            )
+        return item[key]
+    if not isinstance(item, tuple | list):
+        return item
+    if not item:
+        raise Unusable("it is empty")
+    return item[0]
+
+
+def label_of(item: Any) -> Any:
+    """The label of an item; None if it has none."""
+    if isinstance(item, Mapping):
+        return next((item[key] for key in LABEL_KEYS if key in item), None)
+    return item[1] if isinstance(item, tuple | list) and len(item) > 1 else None
 
 
 def as_input(found: Any, model: Model) -> tuple[Tensor, tuple[int, int] | None]:
@@ -107,6 +134,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":  # 16- or 32-bit grey: scale, do not clip
         values = np.asarray(image, dtype=np.float64)
         top = 65535.0 if image.mode.startswith("I;16") or values.max() > 255 else 255.0
+        top = 1.0 if image.mode == "F" and values.max() <= 1 else top
         image = Image.fromarray((values.clip(0, top) * (255.0 / top)).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")

@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from faithscope.data.decoding import read_image
+from faithscope.data.decoding import IMAGE_KEYS, LABEL_KEYS, read_image
 from faithscope.data.images import LazyImages, choose_subset
 from faithscope.data.labels import fit_labels, named_labels
 from faithscope.errors import FaithscopeError, choose, first_line
@@ -71,6 +71,28 @@ def is_rows(data: Any) -> bool:
         )
     one = getattr(library, "Dataset", None)
     return one is not None and isinstance(data, one)
+
+
+def row_items(rows: Any) -> Any:
+    """Rows to be taken as they are given, dicts: those of a transform, or arrays; None if stored.
+
+    A column of pictures is decoded here instead, and goes through the model's preprocessing.
+    """
+    if rows.format["type"] == "custom":
+        return rows
+    library = datasets_library()
+    key = _column(rows, COLUMN, library.Image)
+    key = key or next((key for key in IMAGE_KEYS if key in rows.column_names), None)
+    stored = (library.Image, library.Value, Mapping)
+    if key is None or isinstance(rows.features[key], stored):
+        return None
+    return rows.with_format("numpy")
+
+
+def row_classes(rows: Any) -> list[str] | None:
+    """The names of the classes in the column of labels, if that names them."""
+    columns = (rows.features[key] for key in LABEL_KEYS if key in rows.column_names)
+    return getattr(next(columns, None), "names", None)
 
 
 def rows_name(rows: Any) -> str:

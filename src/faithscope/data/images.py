@@ -22,7 +22,14 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from faithscope.data.decoding import Unusable, as_input, preprocess, read_image
+from faithscope.data.decoding import (
+    Unusable,
+    as_input,
+    image_of,
+    label_of,
+    preprocess,
+    read_image,
+)
 from faithscope.data.labels import class_numbers
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, said, unknown
@@ -317,7 +324,7 @@ def in_random_order(data: ImageData, seed: int) -> ImageData:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LoaderImages(Shown):
-    """Batches from a DataLoader or any iterable of images or (images, labels)."""
+    """Batches from a DataLoader or any iterable of images, (images, labels) or dicts."""
 
     loader: Iterable[Any]
     length: int
@@ -330,13 +337,16 @@ class LoaderImages(Shown):
         """The loader's batches, cut to `size`."""
         done = 0
         for item in self._items():
-            images, labels = (*item, None)[:2] if isinstance(item, tuple | list) else (item, None)
+            try:
+                images = image_of(item)
+            except Unusable as error:
+                raise FaithscopeError(f"An item of the loader has no images: {error}.") from None
             if not isinstance(images, Tensor | np.ndarray):
                 raise FaithscopeError(
-                    f"A loader must yield images [B, C, H, W] or (images, labels), got "
-                    f"{type(images).__name__}."
+                    f"A loader must yield images [B, C, H, W], (images, labels) or a dict of "
+                    f"them, got {type(images).__name__}."
                 )
-            part = tensor_images(images, labels, name=self.name)
+            part = tensor_images(images, label_of(item), name=self.name)
             for batch in part.batches(size):
                 shifted = tuple(done + position for position in batch.positions)
                 yield Batch(

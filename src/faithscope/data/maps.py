@@ -14,8 +14,8 @@ from torch import Tensor
 
 from faithscope.data.decoding import preprocess
 from faithscope.data.files import EXTENSIONS
-from faithscope.data.tensors import as_tensor
-from faithscope.errors import FaithscopeError, said
+from faithscope.data.tensors import as_tensor, why_unread
+from faithscope.errors import FaithscopeError
 from faithscope.models import Model
 
 ARRAYS, TORCH, PICTURES = (".npy", ".npz"), (".pt", ".pth"), (".png", ".tif", ".tiff")
@@ -48,7 +48,7 @@ def read_maps(file: Path) -> Tensor:
     except FaithscopeError as error:
         reason = error.reason
     except Exception as error:  # a header can say anything, and its reader fail in any way
-        reason = said(error)
+        reason = why_unread(error)
     raise FaithscopeError(
         f"The maps in '{file}' cannot be read ({reason}): write one array of numbers with "
         "numpy.save or torch.save, or a grey picture."
@@ -114,8 +114,14 @@ def by_sample(
     """
     found: list[T | None] = []
     taken: dict[str, str] = {}
+    others = {sample if sample in named else without_ending(sample) for sample in samples}
     for sample in samples:
-        name = sample if sample in named else _without_ending(sample)
+        name, short = sample if sample in named else without_ending(sample), without_ending(sample)
+        if name != short and short in named and short not in others:
+            raise FaithscopeError(
+                f"{what} have 2 for '{sample}', one called as it is and one called '{short}': keep "
+                "one."
+            )
         held = named.get(name, ())
         if len(held) > 1:
             raise FaithscopeError(
@@ -130,7 +136,8 @@ def by_sample(
     return found
 
 
-def _without_ending(sample: str) -> str:
+def without_ending(sample: str) -> str:
+    """The name of an image without the ending of its file."""
     kind = Path(sample).suffix
     return sample.removesuffix(kind) if kind.lower() in EXTENSIONS else sample
 

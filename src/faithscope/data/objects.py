@@ -16,9 +16,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from faithscope.data.decoding import Unusable
+from faithscope.data.decoding import Unusable, image_of, label_of
 from faithscope.data.files import listed_images
-from faithscope.data.hugging_face import is_rows, row_images, rows_name
+from faithscope.data.hugging_face import is_rows, row_classes, row_images, row_items, rows_name
 from faithscope.data.images import (
     NONE_GIVEN,
     ImageData,
@@ -43,6 +43,8 @@ from faithscope.models import Model
 
 LOOKED_AT = 100
 """Items of a data set that are tried until one can be read, to see what they are."""
+BEYOND = 20
+"""No normalised colour is so large, unless the normalisation itself makes it so."""
 
 Fit = Callable[[Any], int]
 """The data's label of an image as the model's class number; raises Unusable where it is none."""
@@ -61,9 +63,9 @@ def as_image_data(
     Args:
         data: float images [B, C, H, W], normalised for the model; uint8 pixels [B, H, W, C] or
             [B, C, H, W]; a PIL image; a list of images, of paths or of (image, label); a data set
-            of images or (image, label) with `len` and `[i]`, as torch's and torchvision's are; a
-            `datasets.Dataset`; a loader of images [B, C, H, W] or (images, labels); what
-            `fs.load_data` gave.
+            of images, (image, label) or dicts with `len` and `[i]`, as torch's and torchvision's
+            are; a `datasets.Dataset`; a loader of images [B, C, H, W], (images, labels) or dicts;
+            what `fs.load_data` gave. Dicts call their images as `decoding.IMAGE_KEYS` says.
         model: whose preprocessing and classes count.
         labels: class numbers, for data that is neither a loader nor loaded already.
         limit: use only so many, spread evenly.
@@ -73,13 +75,15 @@ def as_image_data(
     if isinstance(data, np.ndarray | Tensor):
         pixels = _pixels(data)
         if pixels is None:
-            return tensor_images(data, labels, model=model, **own)
+            return _float_images(data, model, labels, **own)
         return item_images(pixels, model, labels, name="array", **own)
     if isinstance(data, Image.Image):
         name = os.path.basename(getattr(data, "filename", "") or "image")
         return item_images([data], model, labels, name=name, **own)
     if isinstance(data, list | tuple):
         return _list_images(list(data), model, labels, **own)
+    if is_rows(data) and (items := row_items(data)) is not None:
+        return dataset_images(items, model, labels, **own)
     if is_rows(data):
         numbers = _numbers(labels, len(data))
         return row_images(data, model, name=rows_name(data), labels=numbers, **own)
@@ -119,17 +123,26 @@ def _pixels(images: Any) -> Tensor | None:
     return as_tensor(images).detach() if kind == "uint8" and len(images.shape) == 4 else None
 
 
+def _float_images(images: Any, model: Model, labels: Any, **own: Any) -> ImageData:
+    held = tensor_images(images, labels, model=model, **own)
+    _warn_of_raw_floats(held.images, model)
+    return held
+
+
 def _list_images(items: list[Any], model: Model, labels: Any, **own: Any) -> ImageData:
     if not items:
         raise FaithscopeError(NONE_GIVEN)
     if all(isinstance(item, np.ndarray | Tensor) and _is_float(item) for item in items):
-        return tensor_images(items, labels, model=model, **own)
+        return _float_images(items, model, labels, **own)
     if all(isinstance(item, str | os.PathLike) for item in items):
         return listed_images(items, model, _numbers(labels, len(items)), **own)
-    if labels is None and all(isinstance(item, tuple) and len(item) == 2 for item in items):
-        labels = _listed_labels([label for _, label in items], model)
-        items = [image for image, _ in items]
+    if labels is None and all(_may_have_label(item) for item in items):
+        labels = _listed_labels([label_of(item) for item in items], model)
     return item_images(items, model, labels, name="images", **own)
+
+
+def _may_have_label(item: Any) -> bool:
+    return isinstance(item, Mapping) or (isinstance(item, tuple) and len(item) == 2)
 
 
 def _listed_labels(found: Sequence[Any], model: Model) -> Sequence[int] | None:
@@ -137,6 +150,8 @@ def _listed_labels(found: Sequence[Any], model: Model) -> Sequence[int] | None:
     if all(isinstance(label, str) for label in found):
         return named_labels(found, model)
     numbers = [_whole(label) for label in found]
+    for label, number in zip(found, numbers, strict=True):
+        _refuse_several("The labels of a list of images", label, number)
     known = [number for number in numbers if number is not None]
     return fit_labels(known, None, model) if len(known) == len(numbers) else None
 
@@ -153,7 +168,7 @@ def item_images(
     """Images by place: those of a list or of an array."""
     numbers, chosen = _numbers(labels, len(items)), choose_subset(len(items), limit, seed)
     return LazyImages(
-        lambda position: _image_of(items[chosen[position]]),
+        lambda position: image_of(items[chosen[position]]),
         tuple(map(str, chosen)),
         model,
         None if numbers is None else [numbers[place] for place in chosen],
@@ -202,8 +217,8 @@ def dataset_images(
 
     def read(position: int) -> Any:
         item = data[chosen[position]]
-        image = _image_of(item)
-        return image if fit is None else (image, fit(_label_of(item)))
+        image = image_of(item)
+        return image if fit is None else (image, fit(label_of(item)))
 
     return LazyImages(
         read,
@@ -215,26 +230,15 @@ def dataset_images(
     )
 
 
-def _image_of(item: Any) -> Any:
-    """The image of an item: the item itself, or the first of (image, label, …)."""
-    if not isinstance(item, tuple | list):
-        return item
-    if not item:
-        raise Unusable("it is empty")
-    return item[0]
-
-
-def _label_of(item: Any) -> Any:
-    return item[1] if isinstance(item, tuple | list) and len(item) > 1 else None
-
-
 def _fit(data: Any, inner: Any, model: Model) -> Fit | None:
     """How the labels of a data set become the model's, seen from its first item."""
     (image, first), names = _first_item(data), _class_names(inner)
-    _warn_of_raw_floats(image, _name(inner), model)
+    if isinstance(image, np.ndarray | Tensor) and _is_float(image):
+        _warn_of_raw_floats(as_tensor(image)[None], model, f" of {_name(inner)}")
     if isinstance(first, str):
         return label_by_name(model)
     number = _whole(first)
+    _refuse_several(f"The labels of {_name(inner)}", first, number)
     if number is None or number < 0:
         return None
     table = None if names is None else _fitted(inner, names, model)
@@ -261,7 +265,7 @@ def _fitted(inner: Any, names: Sequence[str], model: Model) -> Sequence[int] | N
 
 def _class_names(inner: Any) -> list[str] | None:
     """The names of a data set's classes, unless its labels are changed after them."""
-    names = _attribute(inner, "classes")
+    names = row_classes(inner) if is_rows(inner) else _attribute(inner, "classes")
     if not isinstance(names, list | tuple) or not names or _attribute(inner, "target_transform"):
         return None
     plain = [", ".join(name) if isinstance(name, tuple) else name for name in names]
@@ -273,7 +277,7 @@ def _first_item(data: Any) -> tuple[Any, Any]:
     for place in range(min(_count(data), LOOKED_AT)):
         try:
             item = data[place]
-            return _image_of(item), _label_of(item)
+            return image_of(item), label_of(item)
         except (FaithscopeError, MemoryError):
             raise
         except Exception:  # such an item costs itself, when its turn comes
@@ -281,18 +285,29 @@ def _first_item(data: Any) -> tuple[Any, Any]:
     return None, None
 
 
-def _warn_of_raw_floats(image: Any, name: str, model: Model) -> None:
-    """Say that floats between 0 and 1 look as if the normalisation had been forgotten."""
-    if not isinstance(image, np.ndarray | Tensor) or not _is_float(image) or not model.mean:
+def _warn_of_raw_floats(images: Sequence[Tensor] | Tensor, model: Model, whose: str = "") -> None:
+    """Say that floats look as if the normalisation had been forgotten: within 0…1, or far beyond.
+
+    One colour all over says nothing. Shapes: images [B, C, H, W], or [C, H, W] each.
+    """
+    finite = (image[image.isfinite()].float() for image in images[:LOOKED_AT])
+    held = [image for image in finite if image.numel()]
+    if not model.mean or not held:
         return
-    values = as_tensor(image)
-    is_plain = {*model.mean} == {0.0} and {*(model.std or ())} == {1.0}
-    if is_plain or not values.numel() or not (values.min() >= 0 and values.max() <= 1):
+    low, high = min(float(image.min()) for image in held), max(float(image.max()) for image in held)
+    std = model.std or (1.0,)
+    most = max(abs(level - mean) for level in (0, 1) for mean in model.mean) / min(std)
+    is_plain = {*model.mean} == {0.0} and {*std} == {1.0}
+    if max(-low, high) > max(BEYOND, 2 * most):
+        found = f"reach {max(low, high, key=abs):.4g}"
+    elif 0 <= low < high <= 1 and not is_plain:
+        found = "lie between 0 and 1"
+    else:
         return
     warn(
-        f"The images of {name} lie between 0 and 1, as if they were not normalised, but floats are "
-        f"used as they are: normalise them (mean {model.mean}, std {model.std}), or let the data "
-        "set give PIL images or uint8 pixels."
+        f"The images{whose} {found}, as if they were not normalised, but floats are used as they "
+        f"are: normalise them (mean {model.mean}, std {model.std}), or give PIL images or uint8 "
+        "pixels."
     )
 
 
@@ -309,6 +324,8 @@ def _file_names(inner: Any) -> list[str] | None:
 
 def _name(inner: Any) -> str:
     """What a data set is called: its own name, its folder's, or what it is."""
+    if is_rows(inner):
+        return rows_name(inner)
     root = _attribute(inner, "root")
     own = _attribute(inner, "name")
     if isinstance(own, str) and own:
@@ -349,6 +366,23 @@ def _whole(label: Any) -> int | None:
     except FaithscopeError:
         return None
     return int(number) if number.numel() == 1 else None
+
+
+def _refuse_several(what: str, label: Any, number: int | None) -> None:
+    """Refuse numbers that are not one class: several at once, a share, or yes and no."""
+    kinds = (bool, float, list, tuple, np.ndarray, np.generic, Tensor)
+    if number is None and isinstance(label, kinds) and _is_numeric(label):
+        raise FaithscopeError(
+            f"{what} must be one class number for each image, got {shown(label)}: give the one to "
+            "judge by, labels=…, or images without labels."
+        )
+
+
+def _is_numeric(label: Any) -> bool:
+    try:
+        return as_tensor(label).numel() > 0
+    except FaithscopeError:
+        return False
 
 
 def _is_float(image: Any) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from faithscope.data.decoding import CHANNELS, picture
+from faithscope.data.decoding import picture
 from faithscope.data.files import (
     EXTENSIONS,
     file_images,
@@ -29,9 +29,10 @@ from faithscope.data.hugging_face import open_hugging_face, row_images
 from faithscope.data.images import ImageData, LazyImages, bundled_images, choose_subset
 from faithscope.data.labels import class_numbers, fit_labels, named_labels, wnid_labels
 from faithscope.data.objects import as_image_data
-from faithscope.data.tensors import as_tensor
+from faithscope.data.tensors import as_tensor, why_unread
 from faithscope.errors import FaithscopeError, choose, first_line, quoted, shown
 from faithscope.models import Model
+from faithscope.models.model import CHANNELS
 from faithscope.registry import Registry, check_options, check_whole, parse_spec
 from faithscope.request import as_path, existing_path
 
@@ -323,7 +324,7 @@ def _open_array(
         raise
     except Exception as error:
         raise FaithscopeError(
-            f"The array file '{file}' cannot be read ({first_line(error)}): save it with np.save "
+            f"The array file '{file}' cannot be read ({why_unread(error)}): save it with np.save "
             "or np.savez."
         ) from None
 

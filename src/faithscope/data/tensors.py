@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithscope.errors import FaithscopeError, shown
+from faithscope.errors import FaithscopeError, said, shown
 from faithscope.models.device import as_float64
 
 _NOT_OF_TORCH = {"uint16": torch.int64, "uint32": torch.int64, "uint64": torch.float64}
@@ -30,7 +30,7 @@ def as_tensor(values: Any, what: str = "The values") -> Tensor:
     except Exception:  # of somebody's own array: whatever it does when it is read
         made = None
     if made is None:
-        raise FaithscopeError(f"{what} must be an array of numbers, got {_kind(values)}.")
+        raise FaithscopeError(f"{what} must be an array of numbers, got {kind_of(values)}.")
     return made
 
 
@@ -50,6 +50,12 @@ def common_type(*values: Any) -> torch.dtype:
         own = held.dtype if isinstance(held, Tensor) else torch.float64
         kind = torch.promote_types(kind, own if own.is_floating_point else torch.float64)
     return kind
+
+
+def why_unread(error: Exception) -> str:
+    """Why a file of numbers cannot be read, without its library's advice to run code in it."""
+    advises = any(word in str(error) for word in ("allow_pickle", "weights_only"))
+    return "it holds something else than numbers" if advises else said(error)
 
 
 def check_shapes(what: str, *tensors: Tensor) -> None:
@@ -94,7 +100,7 @@ def _from_array(values: Any) -> Tensor | None:
     return _dense(torch.as_tensor(np.require(native, requirements=["C", "W"])))
 
 
-def _kind(values: Any) -> str:
+def kind_of(values: Any) -> str:
     """What was given, in a few words."""
     if isinstance(values, Tensor):
         layout = str(values.layout).removeprefix("torch.")

@@ -185,7 +185,9 @@ def _checked_shape(maps: Tensor, evidence: Evidence, method: Method) -> Tensor:
     size, grid = (height, width), evidence.model.grid(height, width)
     what = f"The maps that the method '{method.label}' returned"
     if method.granularity == "any":
-        return to_grids(maps, batch, size, grid, what)
+        tokens = evidence.model.token_counts(*size)
+        asked = method.is_random  # whose grid is written in its name
+        return to_grids(maps, batch, size, grid, what, tokens=tokens, is_asked=asked)
     if tuple(maps.shape) not in [(batch, *held) for held in (size, grid) if held]:
         allowed = " or ".join(str([batch, *held]) for held in (size, grid) if held)
         raise FaithscopeError(f"{what} have shape {list(maps.shape)}; expected {allowed}.")

@@ -21,8 +21,12 @@ from faithscope.models.memory import LESS, is_out_of_memory
 from faithscope.models.vit import ViTView
 
 Transform = Callable[[Image.Image], Tensor]
+CHANNELS = (1, 3, 4)
+"""How many a picture has: grey, colours, and transparency."""
 OUTPUTS = ("softmax", "sigmoid")
 """How logits become probabilities."""
+FEW_PATCHES = 16
+"""Of fewer, an image has as few tokens as a coarse map may have rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +121,15 @@ class Model:
         if self.patch_size is None or height % self.patch_size[0] or width % self.patch_size[1]:
             return None
         return height // self.patch_size[0], width // self.patch_size[1]
+
+    def token_counts(self, height: int, width: int) -> frozenset[int]:
+        """How many tokens such an image may have, all or its patches; none if they are few."""
+        rows, columns = self.grid(height, width) or (0, 0)
+        if rows * columns < FEW_PATCHES:
+            return frozenset()
+        known = self.vit.prefix_tokens if isinstance(self.vit, ViTView) else None
+        prefixes = (1, 2, 5) if known is None else (known,)  # a class, distillation, registers
+        return frozenset(rows * columns + extra for extra in (0, *prefixes))
 
     def require_grid(self, images: Tensor, needed_by: str) -> tuple[int, int]:
         """The patch grid of images [..., H, W], or an error that says what to give."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,9 +11,12 @@ from torch.nn.functional import interpolate
 
 from faithscope.errors import FaithscopeError, choose
 from faithscope.models.device import as_float64, float64_device
+from faithscope.models.model import CHANNELS
 
 UNITS = ("pixels", "patches")
 UPSAMPLES = ("bilinear", "nearest")
+FAR = 2
+"""By how much the proportions of a coarse map may differ from those of the image."""
 
 Size = tuple[int, int]
 """Rows and columns."""
@@ -38,39 +42,94 @@ def to_grids(
     *,
     photo: Size | None = None,
     whole: Sequence[int] = (),
+    tokens: Collection[int] = (),
+    is_asked: bool = False,
 ) -> Tensor:
     """Maps of `count` images, in any usual shape, as one grid each.
 
     Channels are summed, and patch vectors laid out in rows. A grid may be coarser than the image,
-    in rows and columns, or of the size of the photo that the image was made of. What is refused is
-    said to be of the shape `whole`, of which these maps are a part.
+    in rows and columns, or of the size of the photo that the image was made of. One that is much
+    wider or higher than the image, or with as many rows or columns as the model has `tokens`, is no
+    map, unless it is what the user asked for. What is refused is said to be of the shape `whole`,
+    of which these maps are a part.
 
-    Shapes: [B, h, w], [B, C, h, w], [B, H, W, C] or [B, P] -> [B, h, w].
+    Shapes: [B, h, w], [B, C, h, w], [B, h, w, C], [B, P], [B, P, 1] or [B, 1, P] -> [B, h, w].
     """
     shape = tuple(maps.shape)
-    found = maps
+    rank = partial(_rank, size=size, grid=grid, photo=photo, tokens=tokens, is_asked=is_asked)
+    given, found = f"{what} have shape {list(whole or shape)}", maps
     if maps.ndim == 4:
-        last = shape[1:3] in (size, photo) and shape[3] in (1, 3, 4)
-        found = _channels_summed(maps.movedim(3, 1) if last else maps)
+        found = _channels_summed(_channels_first(maps, rank, given))
     elif count == 1 and shape in (size, grid, photo):  # an image alone, without the batch's axis
         found = maps[None]
-    elif maps.ndim == 2 and grid is not None and shape[1:] == (grid[0] * grid[1],):
-        found = maps.reshape(-1, *grid)
+    elif maps.ndim == 2 and grid is not None and _is_vector((1, shape[1]), grid):
+        found = maps[:, None]
     if found.ndim == 3 and len(found) == count:
-        high, wide = found.shape[1:]
-        if (high, wide) in (size, grid, photo) or (0 < high < size[0] and 0 < wide < size[1]):
-            return found
+        of_one = (found.shape[1], found.shape[2])
+        if rank(of_one):
+            in_rows = grid is not None and not is_asked and _is_vector(of_one, grid)
+            return found.reshape(-1, *grid) if grid and in_rows else found
     shape = tuple(whole) or shape
     count = shape[0] if whole else count
     by_patch = f", by patch [{count}, {grid[0] * grid[1]}]" if grid else ""
     advice = ""
     if count == 1 and maps.ndim == 3 and shape[1:] in (size, grid):
         advice = "; if its first axis are channels, give the image one of its own, maps[None]"
+    elif any(length in tokens for length in shape[-2:]) and maps.ndim > 2:
+        advice = "; this looks like attention or features of tokens, of which no map was made yet"
     raise FaithscopeError(
-        f"{what} have shape {list(shape)}: expected {count} map{'s' * (count != 1)}, "
-        f"[{count}, {size[0]}, {size[1]}], coarser [{count}, h, w]{by_patch}, or any with "
-        f"channels, [{count}, channels, h, w], which are summed{advice}."
+        f"{given}: expected {count} map{'s' * (count != 1)}, "
+        f"[{count}, {size[0]}, {size[1]}], coarser [{count}, h, w] of about the image's "
+        f"proportions{by_patch}, or any with channels, [{count}, channels, h, w], which are "
+        f"summed{advice}."
     )
+
+
+def _rank(
+    shape: Size,
+    *,
+    size: Size,
+    grid: Size | None,
+    photo: Size | None,
+    tokens: Collection[int],
+    is_asked: bool,
+) -> int:
+    """How surely these rows and columns are a map's: 3 known, 2 of its proportions, 0 not at all.
+
+    >>> others = {"grid": (4, 4), "photo": None, "tokens": (16, 17), "is_asked": False}
+    >>> [_rank((7, wide), size=(32, 32), **others) for wide in (7, 5, 3)]
+    [2, 1, 0]
+    """
+    high, wide = shape
+    if shape in (size, grid, photo) or (grid is not None and _is_vector(shape, grid)):
+        return 3
+    if not (0 < high < size[0] and 0 < wide < size[1]):
+        return 0
+    if is_asked:
+        return 2
+    if high in tokens or wide in tokens:
+        return 0
+    down, across = high * size[1], wide * size[0]
+    return 2 if down == across else int(max(down, across) <= FAR * min(down, across))
+
+
+def _is_vector(shape: Size, grid: Size) -> bool:
+    """Whether there is one value for each patch, in a row or a column."""
+    return shape[0] * shape[1] == max(shape) == grid[0] * grid[1]
+
+
+def _channels_first(maps: Tensor, rank: Callable[[Size], int], given: str) -> Tensor:
+    """Maps with channels, [B, C, h, w] or [B, h, w, C], as [B, C, h, w]."""
+    _, one, two, three = maps.shape
+    first, last = rank((two, three)), rank((one, two)) if three in CHANNELS else 0
+    if first != last or not first or one == three == 1:
+        return maps.movedim(3, 1) if last > first else maps
+    if one in CHANNELS:
+        raise FaithscopeError(
+            f"{given}, of which the second or the last axis may be channels: sum those first, and "
+            "give [images, rows, columns]."
+        )
+    return maps.movedim(3, 1)
 
 
 def _channels_summed(maps: Tensor) -> Tensor:

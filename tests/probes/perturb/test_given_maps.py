@@ -16,7 +16,7 @@ from faithscope.data.maps import photo_box
 from faithscope.methods import method
 from faithscope.perturb import resample, to_patches, to_pixels, to_units
 from faithscope.report.tables import scores_table
-from families import refused
+from families import refused, seeded, timm_vit
 
 IMAGES = randn(3, 3, 16, 16)
 METRICS = ["saco", "aopc"]
@@ -53,6 +53,13 @@ COARSE = randn(3, 3, 7, 5)
         (PATCHES[:, None], PATCHES),
         (PATCHES.flatten(1), PATCHES),
         (list(PATCHES.flatten(1)), PATCHES),
+        (PATCHES.flatten(1)[:, None], PATCHES),
+        (PATCHES.flatten(1)[..., None], PATCHES),
+        ([PATCHES[0].flatten()[:, None], *PATCHES[1:].flatten(1)[:, None]], PATCHES),
+        (COARSE.movedim(1, 3), COARSE.sum(1)),
+        ([*COARSE[:2].movedim(1, 3), COARSE[2]], COARSE.sum(1)),
+        (COARSE[:, :1, :, :4].movedim(1, 3), COARSE[:, 0, :, :4]),
+        (COARSE[:, :, :3, :3].repeat(1, 2, 1, 1), 2 * COARSE[:, :, :3, :3].sum(1)),
         ((1e4 * PIXELS).to(torch.int64), (1e4 * PIXELS).to(torch.int64).double()),
     ],
 )
@@ -74,9 +81,66 @@ def test_one_image_needs_no_axis_for_it(vit, given):
     assert np.isfinite(found.values("mine", "aopc")).all()
 
 
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((3, 3, 5, 4), ["second or the last axis may be channels", "sum those first"]),
+        ((3, 4, 4, 4), ["second or the last axis may be channels"]),
+        ((3, 16, 5), ["of about the image's proportions", "features of tokens"]),
+        ((3, 15, 7), ["of about the image's proportions"]),
+        ((3, 1, 9), ["of about the image's proportions"]),
+        ((3, 2), ["by patch ["]),
+        ((3, 17, 17), ["this looks like attention"]),
+        ((3, 3, 17, 17), ["this looks like attention"]),
+    ],
+)
+def test_what_is_no_map_of_the_image_is_refused(vit, shape, words):
+    given = randn(*shape)
+    with refused("The maps 'mine' have shape", str(list(shape)), *words):
+        scores(vit, given)
+    with refused("The maps 'mine' of '0' have shape", str([1, *shape[1:]]), *words):
+        scores(vit, {str(place): held for place, held in enumerate(given)})
+
+
+@pytest.mark.parametrize("count", [16, 17])
+def test_attention_is_no_coarse_map(count):
+    """Of larger images, too, where it has fewer rows than they."""
+    large = fs.wrap(seeded(timm_vit))
+    attention, images = randn(2, 3, count, count), randn(2, 3, 32, 32)
+    for given in (attention, attention[:, 0], attention[:, 0, :, :13]):
+        with refused(f"{count}", "looks like attention or features of tokens"):
+            fs.evaluate(large, images, (), "aopc", maps={"mine": given})
+    with refused("The maps that the method 'mine' returned", "looks like attention"):
+        fs.explain(large, images, fs.Method("mine", lambda evidence: attention))
+    column = fs.explain(large, images, "random(grid=16x1)")
+    assert torch.equal(column, column[..., :1].expand(2, 32, 32))
+    coarse = fs.evaluate(large, images, (), "aopc", maps={"mine": attention[:, :, 1:15, 1:15]})
+    assert coarse.manifest.methods["mine"].granularity == "14×14"
+
+
+def test_complex_maps_are_refused_as_such(vit):
+    whole = torch.complex(PIXELS, PIXELS)
+    for given, words in ((whole, "complex128"), ([*whole.numpy()], "complex128"), (None, "None")):
+        with refused("The maps 'mine' must be", "real numbers", words):
+            scores(vit, given)
+
+
 def test_channels_of_one_image_are_not_taken_for_images(vit):
     with refused("[3, 16, 16]", "1 map, [1, height, width]"):
         fs.evaluate(vit, IMAGES[:1], (), METRICS, maps={"mine": CHANNELS[0]})
+
+
+def test_maps_may_be_called_as_methods_where_none_are_run(vit):
+    made = fs.explain(vit, IMAGES, ["rollout", "gradient"])
+    result = fs.evaluate(vit, IMAGES, metrics=METRICS, maps=made, random_draws=0)
+    own = fs.evaluate(vit, IMAGES, [*made], METRICS, random_draws=0)
+    assert result.methods == ["rollout", "gradient"]
+    assert [result.manifest.methods[name].granularity for name in made] == ["pixel", "pixel"]
+    np.testing.assert_allclose(score_cube(result), score_cube(own), atol=1e-6)
+    with refused("'rollout' names both a method and given maps"):
+        fs.evaluate(vit, IMAGES, "rollout", METRICS, maps=made)
+    with refused("'random' is the name of random attribution"):
+        fs.evaluate(vit, IMAGES, (), METRICS, maps={"random": PIXELS}, random_draws=0)
 
 
 # Coarse maps
@@ -217,7 +281,7 @@ def test_a_folder_has_a_file_for_each_image_by_its_name(reader, photos, tmp_path
 def test_images_without_a_map_are_named(reader, photos, tmp_path):
     folder = saved(tmp_path / "maps", randn(3, 16, 16))
     (folder / "b.jpg.pt").unlink()
-    with refused("The maps 'mine' have none for 'b.jpg'"):
+    with refused("The maps 'mine' have none for 'b.jpg'", "b.npy' or '", "maps/b.jpg.npy'"):
         over(reader, photos, folder)
     with refused("have none for 'a.png', 'b.jpg', 'cats/c.png' …"):
         over(reader, photos, {"d": randn(16, 16)})

@@ -78,7 +78,7 @@ def choose_columns(
                 baselines.setdefault(label, method_of(label))
     for label, method in baselines.items():
         if any(label == column.label for column in columns):
-            raise FaithscopeError(f"'{label}' is the name of random attribution: rename your own.")
+            raise _is_of_random(label)
         own = granularity(label, method.granularity)
         columns += [
             Column(label, draw, method, own) for draw in range(max(1, request.random_draws))
@@ -99,8 +99,14 @@ def matched_label(granularity: str) -> str:
 
 
 def _check_names(methods: Sequence[Method], given: Mapping[str, GivenMaps]) -> None:
-    """A name stands for one thing."""
-    labels = [*(held.label for held in methods if not held.is_random), *given]
-    for label in labels:
-        if labels.count(label) > 1 or (label in given and label in METHODS):
+    """A name stands for one thing; where no methods are run, maps may be called as one."""
+    run = {held.label for held in methods if not held.is_random}
+    for label in given:
+        if label in METHODS and METHODS[label].is_random:
+            raise _is_of_random(label)
+        if label in run or (methods and label in METHODS):
             raise FaithscopeError(f"'{label}' names both a method and given maps: rename the maps.")
+
+
+def _is_of_random(label: str) -> FaithscopeError:
+    return FaithscopeError(f"'{label}' is the name of random attribution: rename your own.")

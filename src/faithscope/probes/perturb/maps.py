@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from faithscope.data import Batch, IndexedImages, as_tensor
-from faithscope.data.maps import by_sample, map_files, photo_box, read_maps
+from faithscope.data.maps import by_sample, map_files, photo_box, read_maps, without_ending
+from faithscope.data.tensors import kind_of
 from faithscope.errors import FaithscopeError, check_encodable
 from faithscope.models import Model
 from faithscope.models.device import as_float64
@@ -80,7 +81,16 @@ class GivenMaps:
             if isinstance(self.values, Tensor)
             else ((), f"{self.what} of '{batch.samples[0]}'")
         )
-        maps = to_grids(values, len(values), size, grid, whose, photo=photo, whole=whole)
+        maps = to_grids(
+            values,
+            len(values),
+            size,
+            grid,
+            whose,
+            photo=photo,
+            whole=whole,
+            tokens=model.token_counts(*size),
+        )
         shape = tuple(maps.shape[1:])
         if photo is None or shape != photo or shape in (size, grid):
             return maps
@@ -136,7 +146,7 @@ def fit_maps(opened: Mapping[str, Any], data: IndexedImages) -> dict[str, GivenM
     for name, values in opened.items():
         held = GivenMaps(name, _values(name, values, data))
         if not isinstance(held.values, Tensor):
-            _check_missing(held, data)
+            _check_missing(held, data, values if isinstance(values, Path) else None)
         given[name] = held
     return given
 
@@ -183,7 +193,7 @@ def _each(what: str, held: Any) -> Tensor | Path:
 def _no_array(what: str, values: Any) -> FaithscopeError:
     return FaithscopeError(
         f"{what} must be a tensor or array of real numbers, one for each image, or a folder, got "
-        f"{type(values).__name__}."
+        f"{kind_of(values)}."
     )
 
 
@@ -192,7 +202,7 @@ def _real(maps: Tensor) -> Tensor:
     return maps if maps.is_floating_point() else as_float64(maps)
 
 
-def _check_missing(maps: GivenMaps, data: IndexedImages) -> None:
+def _check_missing(maps: GivenMaps, data: IndexedImages, folder: Path | None) -> None:
     """Name the first images that have no map; those that cannot be read need none."""
     missing: list[str] = []
     for position, held in enumerate(maps.values):
@@ -205,8 +215,15 @@ def _check_missing(maps: GivenMaps, data: IndexedImages) -> None:
         some = ", ".join(f"'{sample}'" for sample in missing)
         raise FaithscopeError(
             f"{maps.what} have none for {some}{' …' * (len(missing) >= NAMED)}: give every image "
-            "that can be read a map, called as it is."
+            f"that can be read a map, called as it is{_looked_for(folder, missing[0])}."
         )
+
+
+def _looked_for(folder: Path | None, sample: str) -> str:
+    """Which files would have been taken."""
+    names = dict.fromkeys((without_ending(sample), sample))
+    files = " or ".join(f"'{folder / name}.npy'" for name in names) if folder else ""
+    return files and f", such as {files}"
 
 
 def _taken(maps: Tensor, positions: Sequence[int]) -> Tensor:
