@@ -227,7 +227,7 @@ class TestEvaluate:
         given = ("--maps", f"odd={tmp_path / 'odd.npy'}", "--metrics", "saco")
         told = run("evaluate", *tiny, "--data", folder, *given)
         assert "odd: 1 of 4 images flagged 'nan_map'" in told.stdout
-        assert "odd: 1 of 4 images flagged 'degenerate'" in told.stdout
+        assert "odd: 1 of 4 maps is constant, so it ranks nothing." in told.stdout
         one = run("evaluate", *tiny, "--data", folder, *given, "--limit", 1, "--json", code=2)
         assert "expected 1 map" in one.stderr
 

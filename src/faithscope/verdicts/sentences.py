@@ -29,6 +29,8 @@ TEST_METRICS = {
 """How the metrics of a test split are written."""
 PROCEDURES = {"recursive": "Recursive ROAR", "roar": "ROAR"}
 """Procedures, the one that counts first."""
+CONSTANT = "degenerate"
+"""The flag of the scores of a constant map."""
 
 
 def headline(found: Findings) -> str:
@@ -237,13 +239,38 @@ def stopping(stop: Stopping) -> str:
 
 def flags(found: Findings) -> list[str]:
     """Which methods have scores with a flag; the flag says why they mean little."""
-    columns = (found.scores[name].to_pylist() for name in ("method", "sample", "flag"))
-    flagged = {row for row in zip(*columns, strict=True) if row[2] and row[1] is not None}
-    counts = Counter((method, flag) for method, _, flag in flagged)
     return [
         f"{method}: {count} of {len(found.replicates)} images flagged '{flag}'."
-        for (method, flag), count in sorted(counts.items())
+        for (method, flag), count in sorted(_flagged(found).items())
+        if flag != CONSTANT
     ]
+
+
+def _constant(found: Findings) -> list[str]:
+    """Which methods have maps that are the same everywhere: their scores look like a true zero."""
+    total = len(found.replicates)
+    counts = {method: n for (method, flag), n in _flagged(found).items() if flag == CONSTANT}
+    said = []
+    for method, count in sorted(counts.items()):
+        share = f"all {total:,} maps" if count == total else f"{count:,} of {total:,} maps"
+        maps = "the map" if total == 1 else share
+        are, rank = ("is", "it ranks") if count == 1 else ("are", "they rank")
+        said.append(f"{method}: {maps} {are} constant, so {rank} nothing.")
+    return said
+
+
+def _flagged(found: Findings) -> Counter[tuple[str, str]]:
+    """How many images of a method have a flag."""
+    columns = (found.scores[name].to_pylist() for name in ("method", "sample", "flag"))
+    return Counter(
+        (method, flag)
+        for method, _, flag in {
+            (method, sample, flag)
+            for method, sample, marks in zip(*columns, strict=True)
+            if marks and sample is not None
+            for flag in marks.split(",")
+        }
+    )
 
 
 # Doubts
@@ -251,7 +278,7 @@ def flags(found: Findings) -> list[str]:
 
 def warnings(found: Findings) -> list[str]:
     """What a reader must know before trusting the numbers, a sentence each."""
-    said = left_out(found.manifest.plan.left_out)
+    said = [*left_out(found.manifest.plan.left_out), *_constant(found)]
     for kind, same in groupby(found.manifest.doubts, key=lambda doubt: doubt.kind):
         if kind in _DOUBTS:
             said += [_DOUBTS[kind](found, doubt) for doubt in same]
