@@ -278,13 +278,13 @@ def _flagged(found: Findings) -> Counter[tuple[str, str]]:
 
 def warnings(found: Findings) -> list[str]:
     """What a reader must know before trusting the numbers, a sentence each."""
-    said = [*left_out(found.manifest.plan.left_out), *_constant(found)]
+    said = left_out(found.manifest.plan.left_out)
     for kind, same in groupby(found.manifest.doubts, key=lambda doubt: doubt.kind):
         if kind in _DOUBTS:
             said += [_DOUBTS[kind](found, doubt) for doubt in same]
         else:
             said.append(_DOUBTS_TOGETHER[kind](found, list(same)))
-    return said
+    return said + _constant(found)
 
 
 def _few_seeds(found: Findings, doubt: Doubt) -> str:
@@ -404,7 +404,7 @@ def left_out(methods: Iterable[Left]) -> list[str]:
     said = []
     for reason, alike in by_reason.items():
         single = len(alike) == 1
-        why = reason.replace("…", "it" if single else "each", 1)
+        why = re.sub("^…", "it" if single else "each", reason)
         names = in_words(held.name for held in alike)
         said.append(f"{names} {'is' if single else 'are'} left out: {why}.")
     return said
