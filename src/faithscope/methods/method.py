@@ -165,7 +165,7 @@ class Method:
         return FaithscopeError(
             f"The method '{self.label}' needs a layer of {model.name}, as {other}, since "
             f"{error.reason}.",
-            reason=error.reason,
+            reason=f"{error.reason}; {other} would run",
         )
 
     def with_options(self, **options: Any) -> Method:

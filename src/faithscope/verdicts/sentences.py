@@ -399,7 +399,8 @@ def left_out(methods: Iterable[Left]) -> list[str]:
     by_reason: dict[str, list[Left]] = {}
     for held in methods:
         reason = re.sub("^its ", "the model's ", re.sub("^it ", "the model ", held.why))
-        reason = re.sub(f"^(The \\w+) '{re.escape(held.name)}'", "…", reason)
+        label, bare = re.escape(held.name), re.escape(held.name.partition("(")[0])
+        reason = re.sub(f"^(The \\w+ '{label}'|{bare}\\b)", "…", reason)
         by_reason.setdefault(reason, []).append(held)
     said = []
     for reason, alike in by_reason.items():

@@ -59,7 +59,7 @@ def test_the_rest_is_run_and_what_is_left_out_is_named_with_its_reason(cnn, name
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        ("rollout", ["'rollout' needs a stack of attention blocks"]),
+        ("rollout", ["'rollout' needs a stack of attention blocks, which plain lacks: it has no"]),
         (["rollout"], ["'rollout' needs a stack of attention blocks"]),
         (["rollout", "attcat"], ["'rollout' needs a stack of attention blocks"]),
         (["random", "attcat", "rollout"], ["'attcat' needs a stack of attention blocks"]),
