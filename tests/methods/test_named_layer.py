@@ -147,6 +147,23 @@ def test_a_layer_that_cannot_be_read_is_left_out_with_its_name_once():
     assert line.startswith(start)
 
 
+def test_a_wrong_name_of_a_layer_is_an_error_also_in_a_list():
+    with pytest.raises(fs.FaithscopeError, match="did you mean 'body'"):
+        fs.evaluate(fs.wrap(seeded(Net)), images(), ["gradient", "grad_cam(layer=bodi)"], "saco")
+    with pytest.raises(fs.FaithscopeError, match="did you mean 'body'"):
+        fs.explain(fs.wrap(seeded(Net)), images(), ["gradient", "grad_cam(layer=bodi)"])
+
+
+@pytest.mark.parametrize("layer", ["0", "1.0", "1.1.0", "1.10", "2.conv"])
+def test_layers_that_are_numbered_need_no_quotes(layer):
+    made = fs.method(f"grad_cam(layer={layer}, clamp=false)")
+    assert made.options == {"layer": layer, "clamp": False}
+    assert fs.method(made.label).options == made.options  # a label is read as what it says
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.LazyLinear(3))
+    net(images().float())
+    assert fs.explain(net, images().float(), "grad_cam(layer=0)").shape == (2, 32, 32)
+
+
 def test_a_last_block_of_which_only_the_class_token_is_read_is_refused():
     with pytest.raises(fs.FaithscopeError, match="the head reads only its class token"):
         fs.explain(fs.wrap(hugging_face_vit()), images(), "grad_cam(layer=vit.layers.1)")

@@ -33,9 +33,13 @@ class Trial:
 def check_methods(
     model: Model, images: Tensor, methods: Sequence[Method]
 ) -> dict[str, FaithscopeError]:
-    """The methods that lack, by what they declare, something they need to see, and what it is."""
+    """The methods that lack, by what they declare, something they need to see, and what it is.
+
+    A layer that is not there is a wrong name, and an error.
+    """
     refused = {}
     for method in methods:
+        method.check_layer(model)
         try:
             method.check(model, images)
         except FaithscopeError as error:
