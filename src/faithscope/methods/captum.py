@@ -77,6 +77,11 @@ def captum_object(explainer: Any, options: Mapping[str, Any]) -> Method:
     """Make a method of an object that the user has made, and of options of its `attribute`."""
     cls, forward = type(explainer), getattr(explainer, "forward_func", None)
     name, of_call = cls.__name__, _parameters(cls.attribute)
+    if isinstance(forward, Model):
+        raise FaithscopeError(
+            f"'{name}' was made with a faithscope Model, which captum cannot call: make it with "
+            f"model.module, {name}(model.module)."
+        )
     if (inner := getattr(explainer, "attribution_method", None)) is not None:  # a noise tunnel
         of_call = {**_parameters(type(inner).attribute), **of_call}
     _check_options(name, of_call, options, "fs.method(object, {}=…)")

@@ -359,6 +359,11 @@ def live_method(item: Any) -> Method:
     """Wrap an object of captum or pytorch-grad-cam, or a function."""
     if _is_of_captum(item):
         return method(item)
+    if isinstance(item, type) and item.__module__.partition(".")[0] == "captum":
+        raise FaithscopeError(
+            f"{item.__name__} is a class of captum: give an object, {item.__name__}(net), or "
+            f"'captum:{item.__name__}'."
+        )
     if _is_of("pytorch_grad_cam", item):
         from faithscope.methods.cams import cam_method
 
