@@ -42,6 +42,8 @@ PAGE = ROOT / "docs" / "models.md"
 OUT = ROOT / "runs" / "model_table.jsonl"
 LAYER = re.compile(r", as (\w+\(layer=[^)]+\)),")
 """What a refusal of grad_cam or raw_attention proposes, and the cell then runs."""
+CRASHED = ("these images cannot be explained (", "fails on every image (")
+"""What fs.explain says of an error that is not a refusal."""
 
 Row = dict[str, Any]
 
@@ -91,7 +93,7 @@ def _attempt(run: Callable[..., None], *arguments: Any) -> str:
         run(*arguments)
         return "ran"
     except FaithscopeError as error:
-        crashed = "these images cannot be explained (" in str(error)  # what fs.explain says of one
+        crashed = any(words in str(error) for words in CRASHED)
         return f"{'crashed' if crashed else 'refused'}: {error}"
     except Exception as error:
         return _crash(error)

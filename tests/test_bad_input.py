@@ -294,6 +294,21 @@ def test_a_constant_map_scores_zero_and_is_flagged(module, value, k, shape):
     for row in rows_of(result, "mine", "aopc"):
         assert np.isfinite(row["value"])
         assert row["flag"] == "degenerate"
+    line = "mine: all 2 maps are constant, so they rank nothing."
+    assert result.warnings() == [line]
+    assert result._repr_html_().count(line) == 1
+
+
+def test_some_constant_maps_are_counted(module):
+    mine = torch.rand(3, 32, 32)
+    mine[0] = 1.0
+    images = torch.cat([images_of(SIZE), images_of(SIZE)[:1]])
+    asked = {"maps": {"mine": mine}, "random_draws": 0}
+    line = "mine: 1 of 3 maps is constant, so it ranks nothing."
+    assert line in fs.evaluate(module, images, **asked).warnings()
+    mine[:2] = 1.0
+    line = "mine: 2 of 3 maps are constant, so they rank nothing."
+    assert line in fs.evaluate(module, images, **asked).warnings()
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])

@@ -181,3 +181,25 @@ def test_the_namespace_is_small_and_documented():
     for name in fs.plot.__all__:
         assert getattr(fs.plot, name).__doc__
     assert "plot" in dir(fs)
+
+
+def test_a_story_takes_all_images_of_a_result(model, images, maps):
+    result = fs.evaluate(model, images, METHODS, ["saco", "aopc"], random_draws=1)
+    data = TensorImages(images)
+    all_given = shown(fs.plot.story(model, data, maps, result, sample=2))
+    one = {name: held[2] for name, held in maps.items()}
+    single = shown(fs.plot.story(model, images[2], one, result, sample=2))
+    np.testing.assert_array_equal(np.asarray(all_given), np.asarray(single))
+    with refused("A story is of one image", "[2, 3, 16, 16]"):
+        fs.plot.story(model, images[:2], maps, result)
+    with refused("maps by method", "got Tensor"):
+        fs.plot.story(model, images[0], maps["rollout"][0], result)
+
+
+def test_pictures_are_to_be_prepared_for_a_model(model, maps, result):
+    photo = Image.new("RGB", (16, 16))
+    for given in ([photo] * 5, photo, "photos/*.jpg"):
+        with refused("fs.load_data(images, model)"):
+            fs.plot.heatmaps(given, maps)
+    with refused("fs.load_data(images, model)"):
+        fs.plot.story(model, [photo], maps, result)

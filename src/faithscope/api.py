@@ -29,6 +29,7 @@ from faithscope.models.device import placed, say_what_the_cpu_does
 from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_units
 from faithscope.probes import probe_of
+from faithscope.probes.perturb.failures import all_refused
 from faithscope.probes.perturb.probe import with_code
 from faithscope.probes.probe import Probe
 from faithscope.probes.refusals import leave_out
@@ -207,7 +208,7 @@ def explain(
             except FaithscopeError as error:
                 if done:
                     raise
-                chosen = _allowed(model, images[:1], chosen, batch.keys, request, error)
+                chosen = _allowed(model, images, chosen, batch.keys, request, error)
                 made, size = explained(chosen)
             shape, grid = (images.shape[-2], images.shape[-1]), None
             if request.units == "patches":
@@ -236,7 +237,7 @@ def _allowed(
     error: FaithscopeError,
 ) -> list[Method]:
     """The methods that the model allows, with a warning of the others; `error` if it allows all."""
-    refused = try_methods(model, images, methods, keys=keys, seed=request.seed).refused
+    refused = all_refused(try_methods(model, images, methods, keys=keys, seed=request.seed))
     if not refused:
         raise error
     kept, left = leave_out(methods, refused, asked=(), strict=request.strict)

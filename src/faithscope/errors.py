@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 import unicodedata
@@ -63,15 +64,19 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """A text of bounded length: of a longer one, its beginning and its end.
+    """A text of bounded length: of a longer one, its beginning and its end, in whole words.
 
     >>> shortened("a" * 10 + "z" * 10, 11)
     'aaaaaa … zz'
+    >>> shortened("nobody likes words that are cut", 22)
+    'nobody likes … cut'
     """
     if len(text) <= most:
         return text
-    tail = (most - 3) // 3
-    return f"{text[: most - 3 - tail]} … {text[-tail:]}"
+    last = (most - 3) // 3
+    head = re.sub(r"(?<=\S)\s\S{0,30}$", "", text[: most - 3 - last + 1])[: most - 3 - last]
+    tail = re.sub(r"^\S{0,30}\s(?=\S)", "", text[-last - 1 :])[-last:]
+    return f"{head} … {tail}"
 
 
 def check_encodable(what: str, name: str) -> None:
@@ -87,7 +92,7 @@ def check_encodable(what: str, name: str) -> None:
 def first_line(error: Exception) -> str:
     """What an error says first, short enough for a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".:")[:200]
+    return shortened(lines[0].rstrip(".:"), 200)
 
 
 def said(error: Exception) -> str:

@@ -10,6 +10,7 @@ The names are those of the files that `faithscope report --figures` writes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from faithscope.data import as_tensor
@@ -89,8 +91,8 @@ def heatmaps(
 
 def story(
     model: Model,
-    image: Tensor,
-    maps: Mapping[str, Tensor],
+    image: Any,
+    maps: Mapping[str, Tensor | NDArray[Any]],
     result: Findings,
     *,
     sample: int = 0,
@@ -102,13 +104,28 @@ def story(
 
     Args:
         model: whose normalisation is undone and whose classes are named.
-        image: [C, H, W] or [1, C, H, W], normalised for the model.
-        maps: by method of the result, [H, W] or [1, H, W], or by patch.
+        image: [C, H, W] or [1, C, H, W], normalised for the model; or all images of the result, as
+            `fs.load_data` gives them.
+        maps: by method of the result, [H, W] or [1, H, W], or by patch; or those of all images.
         result: an evaluation that holds the image, with the metrics saco and aopc.
         sample: the place of the image in the result.
         title: what is explained. [default: the class and its probability]
     """
-    return stories.story(model, image, maps, _result(result), sample=sample, title=title)
+    found, (pixels, _) = _result(result), _pixels(image)
+    if not isinstance(maps, Mapping):
+        raise FaithscopeError(
+            f"A story is of maps by method, {{'rollout': …}}, got {type(maps).__name__}."
+        )
+    by_name = {name: as_tensor(held, f"The maps '{name}'") for name, held in maps.items()}
+    count = found.samples.num_rows
+    if pixels.ndim == 4 and len(pixels) == count > sample >= 0:
+        one = slice(sample, sample + 1)
+        pixels = pixels[one]
+        by_name = {
+            name: held[one] if held.ndim == 3 and len(held) == count else held
+            for name, held in by_name.items()
+        }
+    return stories.story(model, pixels, by_name, found, sample=sample, title=title)
 
 
 def intervals(
@@ -204,8 +221,14 @@ def _chosen(kind: str, names: Any, known: Sequence[str]) -> list[str] | None:
 def _pixels(images: Any) -> tuple[Tensor, Model | None]:
     """Images in one tensor, and the model that they were prepared for, where it is known."""
     if not hasattr(images, "batches"):
+        several = images if isinstance(images, list | tuple) else [images]
+        if any(isinstance(held, Image.Image | str | Path) for held in several):
+            raise FaithscopeError(
+                "The images must be tensors normalised for the model: give what "
+                "fs.load_data(images, model) gives."
+            )
         return as_tensor(images, "The images"), None
     parts = [batch.images for batch in images.batches(MOST_IMAGES) if len(batch.images)]
     if len({part.shape[1:] for part in parts}) != 1:
-        raise FaithscopeError("Heat-maps are drawn of images of one size, got several or none.")
+        raise FaithscopeError("Pictures are drawn of images of one size, got several or none.")
     return torch.cat(parts), getattr(images, "model", None)

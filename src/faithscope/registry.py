@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from itertools import islice
@@ -146,19 +146,25 @@ def registries() -> dict[str, Registry[Any]]:
 
 
 _TRUTH = {"true": True, "false": False}
+_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _BARE = re.compile(
-    r"""(=\s*)([1-9]\d*x[1-9]\d*|[A-Za-z_]\w*(?:\.\w+)+)(?=\s*[,)])"""
-    r"""|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""",
+    r"(=\s*)([1-9]\d*x[1-9]\d*|[A-Za-z_]\w*\.\w+|\d+\.(?![eE]\d)[A-Za-z_]\w*|\w+(?:\.\w+){2,})"
+    rf"(?=\s*[,)])|{_QUOTED}",
     re.ASCII,
 )
 """Rows and columns, and a path to a module, need no quotes though Python would want them."""
+_NUMBER = re.compile(rf"\b(\w+)(\s*=\s*)(\d+(?:\.\d+)?)(?=\s*[,)])|{_QUOTED}", re.ASCII)
+"""An option and a number."""
 
 
-def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
+def parse_spec(
+    text: str, words: Callable[[str], Container[str]] = lambda name: ()
+) -> tuple[str, dict[str, Any]]:
     """Split ``name(option=value, …)`` into the name and its options.
 
     Values are Python literals; a bare word is a string, and so are a size and a path to a module;
-    but true and false are what they say.
+    but true and false are what they say. `words` gives the options of a name that are
+    text, as which their numbers are taken too.
 
     >>> parse_spec("saco(weight=ratio, k=5)")
     ('saco', {'weight': 'ratio', 'k': 5})
@@ -168,6 +174,8 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     ('random', {'grid': '7x7'})
     >>> parse_spec("grad_cam(layer=layers.3)")
     ('grad_cam', {'layer': 'layers.3'})
+    >>> parse_spec("grad_cam(layer=0.10)", lambda name: {"layer"})
+    ('grad_cam', {'layer': '0.10'})
     >>> parse_spec("captum:Saliency")
     ('captum:Saliency', {})
     """
@@ -178,6 +186,10 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
         return name, {}
     complaint = FaithscopeError(f"'{text}' is not of the form name(option=value, …).")
     rest = _BARE.sub(lambda held: f"{held[1]}'{held[2]}'" if held[2] else held[0], rest)
+    texts = words(name.strip())
+    rest = _NUMBER.sub(
+        lambda held: f"{held[1]}{held[2]}'{held[3]}'" if held[1] in texts else held[0], rest
+    )
     try:
         call = ast.parse(f"_({rest}", mode="eval").body
     except (SyntaxError, RecursionError, MemoryError, ValueError):

@@ -227,9 +227,15 @@ class TestEvaluate:
         given = ("--maps", f"odd={tmp_path / 'odd.npy'}", "--metrics", "saco")
         told = run("evaluate", *tiny, "--data", folder, *given)
         assert "odd: 1 of 4 images flagged 'nan_map'" in told.stdout
-        assert "odd: 1 of 4 images flagged 'degenerate'" in told.stdout
+        assert "odd: 1 of 4 maps is constant, so it ranks nothing." in told.stdout
         one = run("evaluate", *tiny, "--data", folder, *given, "--limit", 1, "--json", code=2)
         assert "expected 1 map" in one.stderr
+
+    def test_what_fails_leaves_no_empty_folder(self, tiny, folder, tmp_path):
+        out = tmp_path / "new" / "run"
+        asked = ("evaluate", *tiny, "--data", folder, "--methods", "grad_cam(layer=nowhere)")
+        assert "Unknown layer" in fails(*asked, "--out", out)
+        assert not out.parent.exists() and tmp_path.exists()
 
     def test_one_image_has_no_interval(self, tiny, folder):
         request = ("--methods", "gradient", "--metrics", "saco", "--limit", 1)

@@ -140,6 +140,30 @@ def test_a_layer_that_cannot_be_read_is_refused_by_name(layer, words):
     assert words in str(caught.value)
 
 
+def test_a_layer_that_cannot_be_read_is_left_out_with_its_name_once():
+    methods = ["gradient", "grad_cam(layer=head)"]
+    (line,) = fs.evaluate(fs.wrap(seeded(Net)), images(), methods, "saco", k=2).warnings()
+    start = "grad_cam(layer=head) is left out: it cannot read the layer 'head' of Net: its output"
+    assert line.startswith(start)
+
+
+def test_a_wrong_name_of_a_layer_is_an_error_also_in_a_list():
+    with pytest.raises(fs.FaithscopeError, match="did you mean 'body'"):
+        fs.evaluate(fs.wrap(seeded(Net)), images(), ["gradient", "grad_cam(layer=bodi)"], "saco")
+    with pytest.raises(fs.FaithscopeError, match="did you mean 'body'"):
+        fs.explain(fs.wrap(seeded(Net)), images(), ["gradient", "grad_cam(layer=bodi)"])
+
+
+@pytest.mark.parametrize("layer", ["0", "1.0", "1.1.0", "1.10", "2.conv"])
+def test_layers_that_are_numbered_need_no_quotes(layer):
+    made = fs.method(f"grad_cam(layer={layer}, clamp=false)")
+    assert made.options == {"layer": layer, "clamp": False}
+    assert fs.method(made.label).options == made.options  # a label is read as what it says
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.LazyLinear(3))
+    net(images().float())
+    assert fs.explain(net, images().float(), "grad_cam(layer=0)").shape == (2, 32, 32)
+
+
 def test_a_last_block_of_which_only_the_class_token_is_read_is_refused():
     with pytest.raises(fs.FaithscopeError, match="the head reads only its class token"):
         fs.explain(fs.wrap(hugging_face_vit()), images(), "grad_cam(layer=vit.layers.1)")
@@ -166,6 +190,11 @@ def test_without_a_layer_a_model_without_a_stack_is_told_one_that_runs(make, sid
         f"The method 'grad_cam' needs a layer of {model.name}, as {proposed}"
     )
     assert fs.explain(model, images(side), proposed).isfinite().all()
+    result = fs.evaluate(model, images(side), ["gradient", "grad_cam", "rollout"], "saco", k=2)
+    hinted, plain = result.warnings()
+    assert hinted.startswith("grad_cam is left out: the model")
+    assert hinted.endswith(f"; {proposed} would run.") and f"{proposed} would run." in result._repr_html_()
+    assert plain.startswith("rollout is left out: the model") and "would run" not in plain
 
 
 def test_the_map_is_matched_with_random_maps_of_its_own_grid():

@@ -120,6 +120,16 @@ def test_a_layer_of_captum_has_the_grid_of_the_layer(net):
     assert granularities(result) == {"LayerGradCam(layer=4)": ("8×8", "random(grid=8x8)")}
 
 
+def test_slips_with_captum_are_told(net):
+    images = images_of(SIZE, 2, torch.float32)
+    for methods in (captum.attr.Saliency(fs.wrap(net)), [captum.attr.Saliency(fs.wrap(net)), "lrp"]):
+        with refused("'Saliency' was made with a faithscope Model", "Saliency(model.module)"):
+            fs.evaluate(net, images, methods, "saco")
+    for methods in (captum.attr.Saliency, ["gradient", captum.attr.Saliency]):
+        with refused("give an object, Saliency(net), or 'captum:Saliency'"):
+            fs.evaluate(net, images, methods, "saco")
+
+
 def test_an_object_for_another_module_is_refused(vit, net):
     images = images_of(SIZE)
     for other in (net, net.forward, vit.head, fs.wrap(net).logits):

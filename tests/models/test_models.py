@@ -509,3 +509,39 @@ def test_a_checkpoint_that_is_missing_or_damaged_is_named(tmp_path):
     (tmp_path / "w.safetensors").write_bytes(b"no weights")
     with refused("w.safetensors", "cannot be read"):
         load_model(TINY, checkpoint=tmp_path / "w.safetensors")
+
+
+class Tower(nn.Module):
+    """Embeds an image by the mean of each channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.ones(()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.one * images.mean((2, 3))
+
+
+@pytest.mark.parametrize("make", [np.eye(3, 3), torch.eye(3), np.eye(3, dtype=np.float32)[::-1]])
+def test_class_embeddings_are_tensors_or_arrays(make):
+    model = fs.zero_shot(Tower(), make)
+    images = torch.rand(2, 3, 8, 8)
+    expected = torch.nn.functional.normalize(images.mean((2, 3)), dim=1)
+    rows = torch.as_tensor(np.array(make)).to(expected.dtype)
+    torch.testing.assert_close(model.logits(images), 100 * expected @ rows.T, check_dtype=False)
+
+
+def test_what_are_no_embeddings_is_named_by_its_type():
+    for given, words in (
+        ([[1.0, 2.0]] * 2, "got list."),
+        (np.eye(3, dtype=int), "got ndarray int64 [3, 3]."),
+        (torch.zeros(4), "got Tensor torch.float32 [4]."),
+    ):
+        with refused("class_embeddings must be floats [classes, numbers]", words):
+            fs.zero_shot(Tower(), given)
+
+    class Whole(Tower):
+        def get_image_features(self) -> None: ...
+
+    with refused("Whole holds a text tower", "CLIPVisionModelWithProjection"):
+        fs.zero_shot(Whole(), torch.eye(3))

@@ -238,6 +238,17 @@ def test_typed_code_simply_runs(here, marker):
     assert marker.exists()
 
 
+def test_a_method_that_crashes_is_blamed_itself(here):
+    (here / "bad.py").write_text("def crash(module, images, target):\n    raise RuntimeError('boom')\n")
+    arguments = ["--model", "net.py:build", "--data", "array:x.npy", *FEW]
+    told = run("evaluate", *arguments, "--methods", "gradient,bad.py:crash")
+    line = "bad.py:crash is left out: it fails on every image (RuntimeError: boom)."
+    assert line in told.stderr and line in told.stdout
+    assert "The method 'bad.py:crash' fails on every image (RuntimeError: boom)" in fails(
+        "evaluate", *arguments, "--methods", "bad.py:crash"
+    )
+
+
 # Files cannot make it run
 
 

@@ -97,6 +97,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except (FaithscopeError, NoPath) as error:
+            _remove_empty()
             typer.echo(f"error: {error}", err=True)
             if is_partial(error):
                 typer.echo(f"resume: {shlex.join(['faithscope', *sys.argv[1:]])}", err=True)
@@ -379,6 +380,10 @@ def check_run(folder: Place) -> None:
         raise FaithscopeError(f"There is no folder '{folder}': give the folder of a run.")
 
 
+_MADE = list[Path]()
+"""The folders that this command made, inner ones first."""
+
+
 def make_folder(folder: Place) -> None:
     """Make a folder to write to, before the work rather than after it.
 
@@ -387,6 +392,7 @@ def make_folder(folder: Place) -> None:
     try:
         if isinstance(folder, RemotePath):
             return folder.check_reachable()
+        _MADE.extend(held for held in (folder, *folder.parents) if not held.exists())
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FaithscopeError(
@@ -394,6 +400,13 @@ def make_folder(folder: Place) -> None:
         ) from None
     if not os.access(folder, os.W_OK) and not holds_runs(folder):
         raise FaithscopeError(f"The folder '{folder}' cannot be written to: choose another.")
+
+
+def _remove_empty() -> None:
+    """Remove the folders that were made for what a failed command did not write."""
+    while _MADE:
+        with suppress(OSError):  # it holds something, or is gone
+            _MADE.pop(0).rmdir()
 
 
 def holds_runs(folder: Path) -> bool:

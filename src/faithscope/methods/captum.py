@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithscope.errors import FaithscopeError, choose, unknown
+from faithscope.errors import FaithscopeError, choose, shortened, unknown
 from faithscope.methods.evidence import Evidence
 from faithscope.methods.method import Method
 from faithscope.methods.peers import (
@@ -77,6 +77,11 @@ def captum_object(explainer: Any, options: Mapping[str, Any]) -> Method:
     """Make a method of an object that the user has made, and of options of its `attribute`."""
     cls, forward = type(explainer), getattr(explainer, "forward_func", None)
     name, of_call = cls.__name__, _parameters(cls.attribute)
+    if isinstance(forward, Model):
+        raise FaithscopeError(
+            f"'{name}' was made with a faithscope Model, which captum cannot call: make it with "
+            f"model.module, {name}(model.module)."
+        )
     if (inner := getattr(explainer, "attribution_method", None)) is not None:  # a noise tunnel
         of_call = {**_parameters(type(inner).attribute), **of_call}
     _check_options(name, of_call, options, "fs.method(object, {}=…)")
@@ -193,9 +198,10 @@ def _method(
         except (FaithscopeError, RuntimeError, IndexError):
             raise  # memory, images or targets that do not fit the model: whoever asked knows more
         except Exception as error:
-            reason = " ".join(str(error).split())[:200]
+            why = shortened(" ".join(str(error).split()).rstrip("."), 200)
+            cannot = f"cannot explain {evidence.model.name} ({why})"
             raise FaithscopeError(
-                f"'{name}' cannot explain {evidence.model.name} ({reason}): choose another method."
+                f"'{name}' {cannot}: choose another method.", reason=f"captum {cannot}"
             ) from error
         if not isinstance(found, Tensor) or found.ndim != 4:
             kind = list(found.shape) if isinstance(found, Tensor) else type(found).__name__

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
@@ -20,6 +21,7 @@ from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
 from faithscope.models import Model
 from faithscope.models.device import as_float64
+from faithscope.models.layers import find_layer
 from faithscope.registry import (
     Registry,
     as_list,
@@ -142,6 +144,11 @@ class Method:
             )
         return made
 
+    def check_layer(self, model: Model) -> None:
+        """Refuse a layer that the model does not have: a slip, where others are what it lacks."""
+        if self.propose is not None and self.options.get("layer"):
+            find_layer(model, self.options["layer"])
+
     def check(self, model: Model, images: Tensor) -> None:
         """Refuse a model, and images [..., H, W], that lack what the method needs to see."""
         by = f"The method '{self.label}'"
@@ -165,7 +172,7 @@ class Method:
         return FaithscopeError(
             f"The method '{self.label}' needs a layer of {model.name}, as {other}, since "
             f"{error.reason}.",
-            reason=error.reason,
+            reason=f"{error.reason}; {other} would run",
         )
 
     def with_options(self, **options: Any) -> Method:
@@ -312,7 +319,7 @@ def method(name: str | Attributes, *, modality: str = "image", **options: Any) -
         from faithscope.methods.captum import captum_object
 
         return captum_object(name, options)
-    name, in_text = parse_spec(name)  # type: ignore[arg-type]  # what is no text is refused
+    name, in_text = parse_spec(name, partial(_texts, modality))  # type: ignore[arg-type]  # refused
     options = {**in_text, **options}
     if name.startswith("captum:") and modality == "image":
         from faithscope.methods.captum import captum_method
@@ -323,6 +330,13 @@ def method(name: str | Attributes, *, modality: str = "image", **options: Any) -
 
         return code_method(replace(code, options=options))
     return METHODS.of(modality)[name].with_options(**options)
+
+
+def _texts(modality: str, name: str) -> list[str]:
+    """The options of a method that are text, such as the name of a layer."""
+    known = METHODS.of(modality)
+    defaults = known[name].defaults if name in known else {}
+    return [option for option, default in defaults.items() if isinstance(default, str)]
 
 
 def as_maps(made: Any, name: str, kind: str = "method") -> Tensor:
@@ -345,6 +359,11 @@ def live_method(item: Any) -> Method:
     """Wrap an object of captum or pytorch-grad-cam, or a function."""
     if _is_of_captum(item):
         return method(item)
+    if isinstance(item, type) and item.__module__.partition(".")[0] == "captum":
+        raise FaithscopeError(
+            f"{item.__name__} is a class of captum: give an object, {item.__name__}(net), or "
+            f"'captum:{item.__name__}'."
+        )
     if _is_of("pytorch_grad_cam", item):
         from faithscope.methods.cams import cam_method
 

@@ -151,9 +151,9 @@ class Model:
         if isinstance(self.vit, ViTView):
             return self.vit
         raise FaithscopeError(
-            f"{needed_by} needs a stack of attention blocks, but {self.vit}: choose methods that "
-            "need no attention, or give fs.wrap(module, attention=[…]) the attention module of "
-            "each block.",
+            f"{needed_by} needs a stack of attention blocks, which {self.name} lacks: {self.vit}; "
+            "choose methods that need no attention, or give fs.wrap(module, attention=[…]) the "
+            "attention module of each block.",
             reason=self.vit,
         )
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
@@ -62,7 +64,7 @@ def embedding(output: Any) -> Tensor:
 
 def zero_shot(
     image_tower: nn.Module,
-    class_embeddings: Tensor,
+    class_embeddings: Tensor | NDArray[Any],
     scale: float | Tensor = 100.0,
     *,
     bias: float | Tensor = 0.0,
@@ -95,11 +97,19 @@ def zero_shot(
             f"fs.zero_shot takes a torch module as its image tower, got "
             f"{type(image_tower).__name__}."
         )
-    texts = class_embeddings
-    if not isinstance(texts, Tensor) or texts.ndim != 2 or not texts.is_floating_point():
+    if hasattr(image_tower, "get_image_features"):  # Hugging Face's whole CLIP
         raise FaithscopeError(
-            "class_embeddings must be a float tensor [classes, numbers], one row a class, got "
-            f"{list(texts.shape) if isinstance(texts, Tensor) else shown(texts)}."
+            f"{type(image_tower).__name__} holds a text tower too: give its image tower alone "
+            "(CLIPVisionModelWithProjection)."
+        )
+    texts = class_embeddings
+    if isinstance(texts, np.ndarray) and texts.dtype in (np.float16, np.float32, np.float64):
+        texts = torch.from_numpy(np.ascontiguousarray(texts))
+    if not isinstance(texts, Tensor) or texts.ndim != 2 or not texts.is_floating_point():
+        kind = f" {texts.dtype} {list(texts.shape)}" if hasattr(texts, "shape") else ""
+        raise FaithscopeError(
+            "class_embeddings must be floats [classes, numbers], one row a class, got "
+            f"{type(texts).__name__}{kind}."
         )
     if len(texts) < 2 or not torch.isfinite(texts).all() or not texts.any(dim=1).all():
         raise FaithscopeError(

@@ -29,6 +29,8 @@ TEST_METRICS = {
 """How the metrics of a test split are written."""
 PROCEDURES = {"recursive": "Recursive ROAR", "roar": "ROAR"}
 """Procedures, the one that counts first."""
+CONSTANT = "degenerate"
+"""The flag of the scores of a constant map."""
 
 
 def headline(found: Findings) -> str:
@@ -237,13 +239,38 @@ def stopping(stop: Stopping) -> str:
 
 def flags(found: Findings) -> list[str]:
     """Which methods have scores with a flag; the flag says why they mean little."""
-    columns = (found.scores[name].to_pylist() for name in ("method", "sample", "flag"))
-    flagged = {row for row in zip(*columns, strict=True) if row[2] and row[1] is not None}
-    counts = Counter((method, flag) for method, _, flag in flagged)
     return [
         f"{method}: {count} of {len(found.replicates)} images flagged '{flag}'."
-        for (method, flag), count in sorted(counts.items())
+        for (method, flag), count in sorted(_flagged(found).items())
+        if flag != CONSTANT
     ]
+
+
+def _constant(found: Findings) -> list[str]:
+    """Which methods have maps that are the same everywhere: their scores look like a true zero."""
+    total = len(found.replicates)
+    counts = {method: n for (method, flag), n in _flagged(found).items() if flag == CONSTANT}
+    said = []
+    for method, count in sorted(counts.items()):
+        share = f"all {total:,} maps" if count == total else f"{count:,} of {total:,} maps"
+        maps = "the map" if total == 1 else share
+        are, rank = ("is", "it ranks") if count == 1 else ("are", "they rank")
+        said.append(f"{method}: {maps} {are} constant, so {rank} nothing.")
+    return said
+
+
+def _flagged(found: Findings) -> Counter[tuple[str, str]]:
+    """How many images of a method have a flag."""
+    columns = (found.scores[name].to_pylist() for name in ("method", "sample", "flag"))
+    return Counter(
+        (method, flag)
+        for method, _, flag in {
+            (method, sample, flag)
+            for method, sample, marks in zip(*columns, strict=True)
+            if marks and sample is not None
+            for flag in marks.split(",")
+        }
+    )
 
 
 # Doubts
@@ -257,7 +284,7 @@ def warnings(found: Findings) -> list[str]:
             said += [_DOUBTS[kind](found, doubt) for doubt in same]
         else:
             said.append(_DOUBTS_TOGETHER[kind](found, list(same)))
-    return said
+    return said + _constant(found)
 
 
 def _few_seeds(found: Findings, doubt: Doubt) -> str:
@@ -372,12 +399,13 @@ def left_out(methods: Iterable[Left]) -> list[str]:
     by_reason: dict[str, list[Left]] = {}
     for held in methods:
         reason = re.sub("^its ", "the model's ", re.sub("^it ", "the model ", held.why))
-        reason = re.sub(f"^(The \\w+) '{re.escape(held.name)}'", "…", reason)
+        label, bare = re.escape(held.name), re.escape(held.name.partition("(")[0])
+        reason = re.sub(f"^(The \\w+ '{label}'|{bare}\\b)", "…", reason)
         by_reason.setdefault(reason, []).append(held)
     said = []
     for reason, alike in by_reason.items():
         single = len(alike) == 1
-        why = reason.replace("…", "it" if single else "each", 1)
+        why = re.sub("^…", "it" if single else "each", reason)
         names = in_words(held.name for held in alike)
         said.append(f"{names} {'is' if single else 'are'} left out: {why}.")
     return said

@@ -167,7 +167,7 @@ def test_if_all_images_of_the_first_task_fail_the_run_stops(maker: Callable[...,
     module = maker() if maker is Raises else tiny_vit(dtype=torch.float32)
     words = ("cannot run images", "no faces here") if maker is Raises else ("'picky' fails", "face")
     with refused(*words):
-        fs.evaluate(module, bad, [picky, "gradient"])
+        fs.evaluate(module, bad, [picky, "gradient"] if maker is Raises else picky)
 
 
 def test_a_later_task_may_fail_whole(monkeypatch: pytest.MonkeyPatch):
@@ -211,6 +211,20 @@ def test_the_command_line_names_and_counts_it(images: Tensor, monkeypatch: pytes
     prepared = api.prepare_request(request, Given(model=Raises(), data=images))
     result = command.carry_out(prepared)
     assert result.manifest.data.failed
+
+
+def test_methods_that_fail_on_different_images_do_not_stop_the_estimate(images: Tensor):
+    from faithscope import api
+
+    def choosy(model: nn.Module, given: Tensor, target: Tensor) -> Tensor:
+        if not is_bad(given).all():
+            raise KeyError("no face")
+        return given.sum(1)
+
+    prepared = api.prepare(tiny_vit(dtype=torch.float32), images, [picky, choosy], "saco")
+    assert prepared.executor.measure()["images"] > 0
+    result = prepared.run(False)
+    assert {item.method for item in result.manifest.data.failed} == {"picky", "choosy"}
 
 
 def test_the_page_and_the_folder_hold_it(images: Tensor, tmp_path: Path):

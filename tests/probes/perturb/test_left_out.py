@@ -59,7 +59,7 @@ def test_the_rest_is_run_and_what_is_left_out_is_named_with_its_reason(cnn, name
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        ("rollout", ["'rollout' needs a stack of attention blocks"]),
+        ("rollout", ["'rollout' needs a stack of attention blocks, which plain lacks: it has no"]),
         (["rollout"], ["'rollout' needs a stack of attention blocks"]),
         (["rollout", "attcat"], ["'rollout' needs a stack of attention blocks"]),
         (["random", "attcat", "rollout"], ["'attcat' needs a stack of attention blocks"]),
@@ -155,8 +155,10 @@ def test_a_trial_of_what_is_allowed_is_one_pass(vit):
     assert trial.shapes == {method.label: (4, 4) for method in methods}
     pixelwise = resolve_methods(["gradient", "integrated_gradients", "captum:Saliency", "random"])
     with counter.watch(vit.module):
-        assert not try_methods(vit, IMAGES, pixelwise, keys=["a", "b", "c"]).shapes
-    assert counter.count == 2  # the gradient stands for all that read gradients
+        assert list(try_methods(vit, IMAGES, pixelwise, keys=["a", "b", "c"]).shapes) == [
+            "captum:Saliency"
+        ]
+    assert counter.count == 3  # captum's own; the gradient stands for all that read gradients
 
 
 def test_what_somebodys_code_raises_is_no_refusal(vit):
@@ -173,6 +175,34 @@ def test_what_somebodys_code_raises_is_no_refusal(vit):
     assert seen[:2] == [1, 1] and not result.left_out
     assert [(item.sample, item.method) for item in result.manifest.data.failed] == [("0", "picky")]
     assert result.manifest.methods["picky"].granularity == "patch"
+
+
+def crash(module: object, images: Tensor, target: Tensor) -> Tensor:
+    raise ZeroDivisionError("of mine")
+
+
+def test_a_method_that_fails_on_every_image_is_left_out(vit):
+    result = scored(vit, [crash, "rollout"])
+    line = "crash is left out: it fails on every image (ZeroDivisionError: of mine)."
+    assert result.warnings() == [line]
+    assert "crash" not in result.methods and not result.manifest.data.failed
+    for methods, options in (([crash, "rollout"], {"strict": True}), (crash, {}), ([crash], {})):
+        with refused("'crash' fails on every image", "of mine"):
+            scored(vit, methods, **options)
+    with pytest.warns(UserWarning, match="crash is left out: it fails on every image"):
+        assert list(fs.explain(vit, IMAGES, [crash, "rollout"])) == ["rollout"]
+    with refused("'crash' fails on every image", "of mine"):
+        fs.explain(vit, IMAGES, crash)
+
+
+def test_what_captum_cannot_explain_is_left_out_in_its_words(vit):
+    result = scored(vit, ["rollout", "captum:LRP"])
+    (line,) = result.warnings()
+    start, reason = line.split(" (", 1)
+    assert start == f"captum:LRP is left out: captum cannot explain {vit.name}"
+    assert reason.endswith("layer).") and " … " in reason  # cut between words
+    with refused("'captum:LRP' cannot explain", "choose another method"):
+        scored(vit, "captum:LRP")
 
 
 def test_pages_and_sentences_name_what_is_left_out(cnn, tmp_path):

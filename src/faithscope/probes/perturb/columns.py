@@ -13,6 +13,7 @@ from faithscope.models import Model
 from faithscope.models.device import placed
 from faithscope.perturb import granularity_of
 from faithscope.probes.perturb.ask import Column
+from faithscope.probes.perturb.failures import all_refused
 from faithscope.probes.perturb.maps import GivenMaps
 from faithscope.probes.refusals import leave_out
 from faithscope.request import Perturb
@@ -53,7 +54,7 @@ def choose_columns(
         shapes[name] = (*maps.take(first, model).shape[1:],)
     kept, left_out = leave_out(
         methods,
-        trial.refused,
+        all_refused(trial),
         asked=("all",) if request.methods is None else request.methods,
         strict=request.strict,
         others=bool(given),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from faithscope.data import Skipped
 from faithscope.errors import FaithscopeError, said, warn
+from faithscope.methods import Trial
 from faithscope.models import Model, cannot_run
 from faithscope.models.memory import halve, is_out_of_memory
 
@@ -72,11 +73,23 @@ def check_some_work(
             continue
         first = next(iter([*own.values(), *lost.values()]))
         if first.by_method:
-            raise FaithscopeError(
-                f"The method '{column}' fails on every image ({said(first.error)}): fix it, or "
-                "leave it out."
-            ) from first.error
+            raise fails_everywhere(column, first.error)
         raise cannot_run(model, images, first.error) from first.error
+
+
+def fails_everywhere(method: str, error: Exception) -> FaithscopeError:
+    """Say that a method fails on every image, by what it raised; a lost device is raised itself."""
+    refuse_fatal(error)
+    reason = f"The method '{method}' fails on every image ({said(error)})"
+    found = FaithscopeError(f"{reason}: fix it, or leave it out.", reason=reason)
+    found.__cause__ = error
+    return found
+
+
+def all_refused(trial: Trial) -> dict[str, FaithscopeError]:
+    """Why methods cannot be run, by label: what the model refuses, and what fails everywhere."""
+    failed = {label: fails_everywhere(label, error) for label, error in trial.failed.items()}
+    return {**trial.refused, **failed}
 
 
 def refuse_skipped(skipped: Sequence[Skipped]) -> None:

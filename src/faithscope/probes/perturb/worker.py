@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from faithscope.data import Batch, ImageData, IndexedImages, Skipped
-from faithscope.errors import FaithscopeError, said
 from faithscope.methods import explain_batch
-from faithscope.models import undisturbed
+from faithscope.methods.explain import Draw
+from faithscope.models import cannot_run, undisturbed
 from faithscope.models.device import placed, wait_for
 from faithscope.probes.perturb.ask import Answers, Setup, ask_shard
 from faithscope.probes.perturb.failures import (
@@ -161,39 +161,44 @@ class PerturbWorker:
         take longer than somebody who only wants to know will wait. Images that fail are passed
         over.
         """
+        setup = self.setup
+        per_pass = self._on_some(self._passing)
+        if isinstance(per_pass, Exception):
+            raise cannot_run(setup.model, self.example.images, per_pass) from per_pass
+        wanted = [(column.method, column.draw) for column in setup.columns if column.method]
+        per_image = self._on_some(partial(self._explaining, wanted)) if wanted else 0.0
+        if isinstance(per_image, Exception):  # on every image some method fails
+            each = [self._on_some(partial(self._explaining, [one])) for one in wanted]
+            per_image = sum(taken for taken in each if not isinstance(taken, Exception))
+        return {"model passes": per_pass, "images": per_image}
+
+    def _on_some(self, seconds: Callable[[slice], float]) -> float | Exception:
+        """What something takes on the first images that it works on, else its last error."""
         fast = self.setup.model.device.type == "cuda"
         count = self.setup.explain_batch_size if fast else 1
-        last: Exception | None = None
-        for first in (0, *range(1, len(self.example.images))):
+        for first in range(len(self.example.images)):
             try:
-                return self._measured(slice(first, first + count))
+                return seconds(slice(first, first + count))
             except Exception as error:
                 refuse_fatal(error)
                 last, count = error, 1
-        assert last is not None
-        raise FaithscopeError(
-            f"{self.setup.model.name} cannot run images of shape "
-            f"{list(self.example.images.shape[1:])}, or a method fails on each of them: "
-            f"{said(last)}."
-        ) from last
+        return last
 
-    def _measured(self, places: slice) -> Mapping[str, float]:
+    def _passing(self, places: slice) -> float:
+        """Seconds of one pass of the model."""
         setup = self.setup
-        device = setup.model.device
-        images = placed(self.example.images[places], device)
-        few = images.to(setup.forward.dtype)
+        few = placed(self.example.images[places], setup.model.device).to(setup.forward.dtype)
         inputs = few.repeat(setup.batch_size // len(few) + 1, 1, 1, 1)[: setup.batch_size]
         with undisturbed(setup.model.module), setup.forward.mode():
-            per_pass = _timed(lambda: setup.forward.logits(inputs), device) / len(inputs)
-        wanted = [(column.method, column.draw) for column in setup.columns if column.method]
+            return _timed(lambda: setup.forward.logits(inputs), few.device) / len(inputs)
+
+    def _explaining(self, wanted: Sequence[Draw], places: slice) -> float:
+        """Seconds of explaining one image."""
+        images = placed(self.example.images[places], self.setup.model.device)
         target = torch.zeros(len(images), dtype=torch.int64, device=images.device)
-        per_image = 0.0
-        if wanted:
-            keys = self.example.keys[places]
-            explain = partial(explain_batch, setup.model, images, target, wanted, keys=keys)
-            once = _timed(explain, device)
-            per_image = once / len(images)
-        return {"model passes": per_pass, "images": per_image}
+        keys = self.example.keys[places]
+        explain = partial(explain_batch, self.setup.model, images, target, wanted, keys=keys)
+        return _timed(explain, images.device) / len(images)
 
 
 def _timed(call: Callable[[], Any], device: torch.device) -> float:
