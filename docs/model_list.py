@@ -337,8 +337,7 @@ def torchvision_models() -> Iterator[Entry]:
                 made = models.get_model(name)
             groups[structure(made)].append((weight(made), name))
         for _, name in sorted(min(group) for group in groups.values()):
-            spec = f"torchvision:{name}" + ("(num_layers=2)" if name.startswith("vit") else "")
-            entry = {"model": spec, "family": f"torchvision {file}"}
+            entry = {"model": f"torchvision:{name}", "family": f"torchvision {file}"}
             found = first_that_runs(entry, [{}])
             yield found
             if found.get("kind", "none") == "none":

@@ -130,7 +130,7 @@ def read(file: Path) -> list[Row]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def run(entries: Sequence[Row], out: Path, *, workers: int = 2, seconds: int = 300) -> list[Row]:
+def run(entries: Sequence[Row], out: Path, *, workers: int = 2, seconds: int = 600) -> list[Row]:
     """Examine the models that `out` does not hold yet; returns the rows of all of them."""
     done = {row["model"] for row in read(out)}
     todo = [entry for entry in entries if entry["model"] not in done]
@@ -261,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", help="a regular expression that names must contain")
     parser.add_argument("--out", type=Path, default=OUT, help="a file of one line per model")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seconds", type=int, default=300, help="the most that a model may take")
+    parser.add_argument("--seconds", type=int, default=600, help="the most that a model may take")
     chosen = parser.parse_args(arguments)
     from model_list import LIST, choose
 
