@@ -193,7 +193,10 @@ def test_without_a_layer_a_model_without_a_stack_is_told_one_that_runs(make, sid
     result = fs.evaluate(model, images(side), ["gradient", "grad_cam", "rollout"], "saco", k=2)
     hinted, plain = result.warnings()
     assert hinted.startswith("grad_cam is left out: the model")
-    assert hinted.endswith(f"; {proposed} would run.") and f"{proposed} would run." in result._repr_html_()
+    assert (
+        hinted.endswith(f"; {proposed} would run.")
+        and f"{proposed} would run." in result._repr_html_()
+    )
     assert plain.startswith("rollout is left out: the model") and "would run" not in plain
 
 

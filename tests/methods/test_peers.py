@@ -122,7 +122,10 @@ def test_a_layer_of_captum_has_the_grid_of_the_layer(net):
 
 def test_slips_with_captum_are_told(net):
     images = images_of(SIZE, 2, torch.float32)
-    for methods in (captum.attr.Saliency(fs.wrap(net)), [captum.attr.Saliency(fs.wrap(net)), "lrp"]):
+    for methods in (
+        captum.attr.Saliency(fs.wrap(net)),
+        [captum.attr.Saliency(fs.wrap(net)), "lrp"],
+    ):
         with refused("'Saliency' was made with a faithscope Model", "Saliency(model.module)"):
             fs.evaluate(net, images, methods, "saco")
     for methods in (captum.attr.Saliency, ["gradient", captum.attr.Saliency]):

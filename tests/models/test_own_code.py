@@ -239,7 +239,9 @@ def test_typed_code_simply_runs(here, marker):
 
 
 def test_a_method_that_crashes_is_blamed_itself(here):
-    (here / "bad.py").write_text("def crash(module, images, target):\n    raise RuntimeError('boom')\n")
+    (here / "bad.py").write_text(
+        "def crash(module, images, target):\n    raise RuntimeError('boom')\n"
+    )
     arguments = ["--model", "net.py:build", "--data", "array:x.npy", *FEW]
     told = run("evaluate", *arguments, "--methods", "gradient,bad.py:crash")
     line = "bad.py:crash is left out: it fails on every image (RuntimeError: boom)."

@@ -92,7 +92,7 @@ def needs_trial(method: Method) -> bool:
 
 def _runs_any(model: Model, images: Tensor) -> bool:
     """Whether the model answers any image at all."""
-    for image in images.split(1):
+    for image in torch.split(images, 1):
         try:
             with torch.inference_mode(), undisturbed(model.module):
                 model.logits(image.to(model.dtype))
