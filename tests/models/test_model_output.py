@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -352,3 +353,19 @@ def test_odd_words_and_targets_are_refused():
     with refused("got shape [4, 4]: where several are true, give the one to judge by"):
         fs.evaluate(toy(), IMAGES, "gradient", labels=torch.eye(4), output="sigmoid")
     assert "output" in fails("evaluate", "--model", "a:b", "--data", "c", "--output", "run/")
+
+
+@pytest.mark.parametrize(
+    ("output", "last"), [("softmax", nn.Softmax(1)), ("sigmoid", nn.Sigmoid())]
+)
+def test_a_model_that_returns_probabilities_is_warned_of(output, last):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
+    images = torch.randn(3, 3, 8, 8)
+    asked = {"methods": "gradient", "metrics": "saco", "k": 2, "output": output}
+    line = f"Sequential seems to return probabilities, not logits: remove its last {output}"
+    with pytest.warns(UserWarning, match=line):
+        result = fs.evaluate(nn.Sequential(*net, last), images, **asked)
+    assert result.warnings()[0].startswith(line)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not fs.evaluate(net, images, **asked).warnings()

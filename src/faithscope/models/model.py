@@ -182,6 +182,10 @@ class Model:
         return self
 
 
+FEW_ANSWERS = 8
+"""Logits that lie between 0 and 1 by chance: fewer say nothing."""
+
+
 def check_output(output: str | None) -> str | None:
     """How logits are to become probabilities; None, as "auto" is, if nothing is said."""
     if output is None or (isinstance(output, str) and output == "auto"):
@@ -252,6 +256,21 @@ def unwrap_logits(output: Any, count: int, read_by: str = "softmax") -> Tensor:
             "it so that it returns logits of at least two classes."
         )
     return output
+
+
+def look_like_probabilities(logits: Tensor, output: str) -> bool:
+    """Whether logits [B, classes] seem to be what the softmax or the sigmoid made of them.
+
+    >>> look_like_probabilities(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), "softmax")
+    True
+    """
+    if output == "sigmoid" and logits.shape[1] == 2 and torch.equal(logits[:, 0], -logits[:, 1]):
+        logits = logits[:, 1:]  # one logit, seen from both sides
+    if not ((logits >= 0) & (logits <= 1)).all():
+        return False
+    if output == "softmax":
+        return bool(((logits.double().sum(1) - 1).abs() < 1e-4).all())
+    return logits.numel() >= FEW_ANSWERS and bool(logits.min() < logits.max())
 
 
 def cannot_run(model: Model, inputs: Tensor, error: Exception) -> FaithscopeError:

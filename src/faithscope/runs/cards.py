@@ -219,6 +219,7 @@ class Doubt(Typed):
     """A reason to read numbers with care; one that forbids verdicts says so."""
 
     kind: Literal[
+        "probabilities",
         "failed",
         "undefined",
         "few_seeds",

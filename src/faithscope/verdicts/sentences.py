@@ -417,6 +417,18 @@ def failed_line(failed: Failed) -> str:
     return f"{failed.sample}{method}: {failed.why}"
 
 
+def probabilities(model: str, output: str) -> str:
+    """A model that has its softmax or sigmoid in itself."""
+    return (
+        f"{model} seems to return probabilities, not logits: remove its last {output}, or every "
+        "score is of probabilities of probabilities."
+    )
+
+
+def _probabilities(found: Findings, doubt: Doubt) -> str:
+    return probabilities(found.manifest.model.name, doubt.names[0])
+
+
 def _failed(found: Findings, doubt: Doubt) -> str:
     return (
         f"The model or a method failed on {doubt.count:,} of {counted(doubt.total or 0, 'image')} "
@@ -434,6 +446,7 @@ def _undefined(found: Findings, doubt: Doubt) -> str:
 
 
 _DOUBTS = {
+    "probabilities": _probabilities,
     "failed": _failed,
     "undefined": _undefined,
     "few_seeds": _few_seeds,

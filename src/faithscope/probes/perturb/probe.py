@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from torch import Tensor
 
 from faithscope.data import (
@@ -23,11 +24,12 @@ from faithscope.data import (
     in_random_order,
     load_data,
 )
-from faithscope.errors import FaithscopeError
+from faithscope.errors import FaithscopeError, warn
 from faithscope.methods import Method, resolve_methods
 from faithscope.metrics import Metric, SaCo, resolve_metrics
 from faithscope.models import Model, as_model, load_model, undisturbed
 from faithscope.models.device import placed, say_what_the_cpu_does
+from faithscope.models.model import look_like_probabilities
 from faithscope.perturb import FILLS
 from faithscope.probes.perturb.ask import Column, Setup
 from faithscope.probes.perturb.columns import choose_columns, matched_label
@@ -61,9 +63,12 @@ from faithscope.runs.run import Run
 from faithscope.runs.scheduler import Answers
 from faithscope.runs.tables import join_tables
 from faithscope.runs.task import Task
+from faithscope.verdicts.sentences import probabilities
 
 SHARD = 64
 """Images that are planned together."""
+ASKED = 8
+"""Images whose answers show whether they are logits."""
 OF_A_NAME = ("checkpoint", "pretrained", "device", "trust_remote_code")
 """Options that say how a model is got by its name."""
 TABLES = ("scores", "responses", "maps", "spans", "samples", "pictures", "tasks")
@@ -78,6 +83,7 @@ class Known:
 
     model: ModelCard
     deviation: float | None
+    doubts: tuple[Doubt, ...] = ()
 
 
 class PerturbProbe:
@@ -165,7 +171,7 @@ class PerturbProbe:
         tasks = _tasks(data, plan.shard, per_image)
         worker = first.worker(setup, data, request.pictures, tasks, plan.shard)
         expected = max(len(data), sum(len(batch.images) for batch in first.batches))
-        known = Known(_model_card(model), forward.deviation)
+        known = Known(_model_card(model), forward.deviation, _of_answers(model, images))
         return Planned(plan, worker, tasks, known, expected * per_image)
 
     def adopt(self, planned: Planned, there: Plan | None, request: Perturb) -> Planned:
@@ -232,7 +238,7 @@ class PerturbProbe:
             machine=machine_of(plan, tasks),
             versions=joined_versions(row["versions"] for row in tasks),
             stopping=None if rule is None else rule.summary(),
-            doubts=_doubts(failed, tables["scores"], samples.num_rows),
+            doubts=(*known.doubts, *_doubts(failed, tables["scores"], samples.num_rows)),
             inputs=answers.inputs,
         )
         return Run(manifest, tables)
@@ -356,6 +362,20 @@ def _tried_out(model: Model, request: Perturb, images: Tensor) -> tuple[Forward,
     except Exception as error:
         refuse_fatal(error)
         return choose(those_that_run(model, images))
+
+
+def _of_answers(model: Model, images: Tensor) -> tuple[Doubt, ...]:
+    """Doubts, and a warning, about what the model answers to some images."""
+    some = placed(images[:ASKED], model.device).to(model.dtype)
+    try:
+        with undisturbed(model.module), torch.inference_mode():
+            logits = model.logits(some)
+    except Exception:  # of some image: the run says of which
+        return ()
+    if not look_like_probabilities(logits, model.output):
+        return ()
+    warn(probabilities(model.name, model.output))
+    return (Doubt(kind="probabilities", names=(model.output,)),)
 
 
 def _target(request: Perturb, given: Given, count: int) -> str | int | Tensor:
