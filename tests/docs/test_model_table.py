@@ -29,6 +29,10 @@ CAUSES = (
     r"its attention mixes heads before and after the softmax \(talking heads\)",
     r"its attention is mixed with a second one, of positions, by a gate",
     r"attends within windows, so there is no single roll-out",
+    r"its attention is the difference of two",
+    r"lets its tokens meet beside attention",
+    r"sees \d+ tokens, not [\d a-z+]*\d+×\d+ patches",
+    r"it attends before its blocks",
     r"for which relevance has no rule",
     r"unequally and not through one attention pool",
 )

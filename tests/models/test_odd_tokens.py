@@ -92,7 +92,7 @@ def test_the_query_of_a_pool_is_no_token_before_the_patches():
 
 def test_attention_that_is_subtracted_from_another_is_refused():
     module = seeded(lambda: small("vit_dwee_patch16_reg1_gap_256"))
-    with refused("lets its tokens meet beside attention"):
+    with refused("its attention is the difference of two"):
         fs.explain(module, IMAGES, "rollout")
 
 

@@ -337,7 +337,7 @@ def _check(
     if record.early:
         what = f"it attends before its blocks, in '{record.early[0]}'"
         raise FaithscopeError(
-            f"{model.name} cannot be explained by its blocks, since {what}. Choose methods that "
+            f"{model.name} cannot be explained by its blocks, since {what}: choose methods that "
             "read only gradients, or give fs.wrap(module, attention=[…]) the attention module of "
             "each block.",
             reason=what,

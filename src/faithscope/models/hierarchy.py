@@ -67,6 +67,8 @@ def describe_attention(part: nn.Module) -> str | None:
         return "its attention mixes heads before and after the softmax (talking heads)"
     if "temperature" in names or "Channel" in kind:
         return "its attention is between channels (cross-covariance), not between positions"
+    if names & {"lambda_q1", "lambda_a"}:
+        return "its attention is the difference of two (differential attention)"
     if "gating_param" in names:
         return "its attention is mixed with a second one, of positions, by a gate"
     if names & {"kernel_func", "w_g", "crpe"} or "Linear" in kind:

@@ -55,7 +55,7 @@ def check_order(model: Model, first: nn.Module, images: Tensor, prefix: int) -> 
                 f"{seen[1] + 1}"
             )
             raise FaithscopeError(
-                f"{model.name} cannot be explained by its tokens, since {what}. Choose methods "
+                f"{model.name} cannot be explained by its tokens, since {what}; choose methods "
                 "that read only gradients.",
                 reason=what,
             )
