@@ -175,9 +175,9 @@ class AttentionView:
         reason = describe_attention(self.module) or reason
         what = f"the attention module '{self.name}' does something faithscope does not know"
         return FaithscopeError(
-            f"{what[0].upper()}{what[1:]} ({reason}), so its attention cannot be trusted: use methods "
-            "that need no attention, or give fs.wrap(module, attention=[…]) your own AttentionView "
-            "for each block.",
+            f"{what[0].upper()}{what[1:]} ({reason}), so its attention cannot be trusted: use "
+            "methods that need no attention, or give fs.wrap(module, attention=[…]) your own "
+            "AttentionView for each block.",
             reason=f"{what} ({reason})",
         )
 

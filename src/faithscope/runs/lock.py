@@ -44,6 +44,10 @@ def _nothing() -> None:
     """A lock of the system needs no second look."""
 
 
+MOMENT = 0.5
+"""Seconds after which a lock is held by a run."""
+
+
 @dataclass(frozen=True, eq=False)
 class Lock:
     """A lock that is held; with a `refusal`, which says why, nothing can be written."""
@@ -64,7 +68,8 @@ def locked(root: Place, *, reads: bool = False, name: str = ".lock") -> Iterator
     try:
         with writing(root):
             root.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=0)
+            # whoever looks for abandoned folders holds the lock of a new one for a moment
+            lock.acquire(timeout=MOMENT if isinstance(lock, FileLock) else 0)
     except Timeout:
         raise FaithscopeError(
             f"Another run is writing to '{root}': wait for it, or choose another folder."

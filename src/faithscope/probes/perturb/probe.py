@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from torch import Tensor
 
 from faithscope.data import (
@@ -29,7 +28,7 @@ from faithscope.methods import Method, resolve_methods
 from faithscope.metrics import Metric, SaCo, resolve_metrics
 from faithscope.models import Model, as_model, load_model, undisturbed
 from faithscope.models.device import placed, say_what_the_cpu_does
-from faithscope.models.model import look_like_probabilities
+from faithscope.models.model import ends_in
 from faithscope.perturb import FILLS
 from faithscope.probes.perturb.ask import Column, Setup
 from faithscope.probes.perturb.columns import choose_columns, matched_label
@@ -67,8 +66,6 @@ from faithscope.verdicts.sentences import probabilities
 
 SHARD = 64
 """Images that are planned together."""
-ASKED = 8
-"""Images whose answers show whether they are logits."""
 OF_A_NAME = ("checkpoint", "pretrained", "device", "trust_remote_code")
 """Options that say how a model is got by its name."""
 TABLES = ("scores", "responses", "maps", "spans", "samples", "pictures", "tasks")
@@ -171,7 +168,7 @@ class PerturbProbe:
         tasks = _tasks(data, plan.shard, per_image)
         worker = first.worker(setup, data, request.pictures, tasks, plan.shard)
         expected = max(len(data), sum(len(batch.images) for batch in first.batches))
-        known = Known(_model_card(model), forward.deviation, _of_answers(model, images))
+        known = Known(_model_card(model), forward.deviation, _of_answers(model))
         return Planned(plan, worker, tasks, known, expected * per_image)
 
     def adopt(self, planned: Planned, there: Plan | None, request: Perturb) -> Planned:
@@ -364,18 +361,13 @@ def _tried_out(model: Model, request: Perturb, images: Tensor) -> tuple[Forward,
         return choose(those_that_run(model, images))
 
 
-def _of_answers(model: Model, images: Tensor) -> tuple[Doubt, ...]:
-    """Doubts, and a warning, about what the model answers to some images."""
-    some = placed(images[:ASKED], model.device).to(model.dtype)
-    try:
-        with undisturbed(model.module), torch.inference_mode():
-            logits = model.logits(some)
-    except Exception:  # of some image: the run says of which
+def _of_answers(model: Model) -> tuple[Doubt, ...]:
+    """A doubt, and a warning, if the model seems to give probabilities where logits are read."""
+    last = ends_in(model.module)
+    if last is None:
         return ()
-    if not look_like_probabilities(logits, model.output):
-        return ()
-    warn(probabilities(model.name, model.output))
-    return (Doubt(kind="probabilities", names=(model.output,)),)
+    warn(probabilities(model.name, last))
+    return (Doubt(kind="probabilities", names=(last,)),)
 
 
 def _target(request: Perturb, given: Given, count: int) -> str | int | Tensor:
