@@ -30,7 +30,7 @@ def test_an_error_of_the_users_own_code_is_shown_whole():
         fs.explain(toy(4, 4), torch.zeros(1, 3, 4, 4, dtype=torch.float64), broken)
     text = "\n".join(caught.value._render_traceback_())
     assert 'raise KeyError("mine")' in text and "KeyError: 'mine'\n" in text
-    assert text.splitlines()[-1].startswith("FaithscopeError: broken")
+    assert text.splitlines()[-1].startswith("FaithscopeError: The method 'broken' fails")
 
 
 def test_a_warning_names_the_line_of_the_caller():

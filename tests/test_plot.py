@@ -173,7 +173,7 @@ def test_what_cannot_be_drawn_is_said(model, images, maps, result, roar):
         fs.plot.heatmaps(images, maps, limit=0)
     with refused("images of one size"):
         fs.plot.heatmaps(TensorImages([images[0], images[1, :, :8, :8]]), maps)
-    with refused("The images must be an array of numbers"):
+    with refused("The images must be tensors", "fs.load_data(images, model)"):
         fs.plot.heatmaps("photo.jpg", maps)
 
 
