@@ -304,8 +304,9 @@ def test_a_run_that_is_stopped_goes_on_and_repeats_at_most_one_shard(images, tmp
         evaluate(module, tmp_path)
     module.fails_at = None
     assert_same_images(evaluate(module, tmp_path), images)
-    a_shard = needed / (IMAGES / 2)
-    assert needed <= module.passes <= needed + 2 * a_shard + 64  # one more may be in the making
+    a_shard, once = needed / (IMAGES / 2), 5  # where its tokens lie is asked once of a module
+    most = needed + 2 * a_shard + 64  # one more may be in the making
+    assert needed - once <= module.passes <= most
 
 
 def test_other_weights_are_another_run(tmp_path):
