@@ -23,7 +23,7 @@ from faithscope.methods.evidence import Evidence, Trace
 from faithscope.methods.readout import find_readout, tokenwise
 from faithscope.models import Model, ViTView
 from faithscope.models.hierarchy import in_windows
-from faithscope.models.order import check_order
+from faithscope.models.order import check_patch_order
 from faithscope.models.tape import Call, Tape, first_tensor, tensors_in
 
 _OF_ATTENTION = frozenset({"attention", "attention_gradient"})
@@ -77,7 +77,7 @@ def gather(
     if vit is not None:
         first = next(iter(vit.blocks.values()), vit.attentions[0].module)
         with torch.compiler.set_stance("force_eager"):
-            check_order(model, first, images, prefix)
+            check_patch_order(model, first, images, prefix)
     trace = record.trace(logits, needs, readout=readout, prefix_tokens=prefix, **gradients)
     return Evidence(model, images, target, keys, seed, batch_size=batch_size, trace=trace)
 

@@ -77,8 +77,8 @@ def as_feature_map(model: Model, given: Tensor, images: Tensor) -> Tensor:
     """What a layer gave for images [B, C, H, W], as a feature map, or `Unfit`.
 
     Vectors may stand first, [B, D, h, w], last, [B, h, w, D], or in a row of tokens [B, N, D],
-    whose first ones may be the ViT's prefix, or one class token. The grid h × w is told from
-    channels by its sides, which stand to each other as the image's do, to within one cell.
+    whose first ones may be the ViT's prefix, or one class token. The grid h × w is distinguished
+    from channels by its sides, which have the image's proportions, to within one cell.
 
     Shapes: -> [B, D, h, w].
     """
@@ -141,8 +141,8 @@ def check_order(
     Some models (Hiera) sort their tokens otherwise. The image is changed in one of 4 × 4 places at
     a time: the tokens there must change more, relative to their size, than most others. In any
     other order they would be as likely to change less: their mean rank, from 0 to 1, over the 16
-    places is 0.5 ± 0.07. Tokens that all change alike have no places. A ViT's own grid is taken as
-    it is.
+    places is 0.5 ± 0.07. Tokens that all change alike have no places. The grid of a ViT is
+    checked by order.py.
     """
     if isinstance(model.vit, ViTView):
         return

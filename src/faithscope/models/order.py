@@ -29,7 +29,7 @@ class _Entered(BaseException):
         self.tokens = tokens
 
 
-def check_order(model: Model, first: nn.Module, images: Tensor, prefix: int) -> None:
+def check_patch_order(model: Model, first: nn.Module, images: Tensor, prefix: int) -> None:
     """Refuse a model whose tokens are not its patches in their order; it is asked once per size.
 
     Args:
@@ -45,7 +45,7 @@ def check_order(model: Model, first: nn.Module, images: Tensor, prefix: int) -> 
     places = sorted({(0, columns - 1), (rows - 1, 0), (rows // 2, columns // 3), (0, 0)})
     change = _change(model, first, images[:1], places, (rows, columns))
     if change is None:
-        return  # what cannot be run so is refused where it matters
+        return  # a model that runs no other batch, or no part of a pass, cannot be asked
     for place, moved in zip(places, change[:, prefix:], strict=True):
         seen = _place(moved.reshape(-1)[: rows * columns].reshape(rows, columns), place)
         if seen is not None:

@@ -44,6 +44,8 @@ PRODUCTS = frozenset("mul __mul__ __rmul__ multiply mul_ __imul__".split())
 QUOTIENTS = frozenset("div __truediv__ true_divide divide div_".split())
 LENGTHS = frozenset("norm linalg_norm linalg_vector_norm vector_norm".split())
 MATRIX_PRODUCTS = frozenset("matmul __matmul__ bmm mm".split())
+OPERANDS = ("input", "other", "mat2", "tensor2")
+"""What matrix products call their operands, the first one first."""
 POOLS = frozenset("mean sum adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d".split())
 MODELLED = frozenset("to type_as expand_as view_as reshape_as".split())
 """Operations on their first operand alone: of a second one only type and shape matter."""
@@ -134,9 +136,9 @@ class Tape(TorchFunctionMode):
         self.nodes: list[Node] = []
         self.attentions: list[Attention] = []
         self.changed: list[str] = []
-        """What was done to attention probabilities other than to weigh values."""
+        """What overwrote attention probabilities before they weighed values."""
         self.altered: list[str] = []
-        """What was made of attention probabilities otherwise, perhaps for nobody but a reader."""
+        """What else was made of attention probabilities; a copy that is only stored is harmless."""
         self.is_whole = True
         """Whether no operation took something that depends on roots in ways nobody saw."""
         self.foreign: dict[int, Tensor] = {}
@@ -210,8 +212,8 @@ class Tape(TorchFunctionMode):
             return self._softmax(func, args, kwargs, inputs)
         if name == "einsum" and (plain := self._einsum(args)) is not None:
             return plain
-        if name in MATRIX_PRODUCTS and kwargs.keys() <= {"input", "other", "mat2", "tensor2"}:
-            args, kwargs = (*args, *kwargs.values()), {}
+        if name in MATRIX_PRODUCTS and kwargs.keys() <= set(OPERANDS):
+            args, kwargs = (*args, *(kwargs[key] for key in OPERANDS if key in kwargs)), {}
         if name in MATRIX_PRODUCTS and id(args[0]) in self._softmaxes:
             return self._weigh(func, args, kwargs)
         kept = self._before_adding(name, args)
@@ -481,7 +483,7 @@ class Tape(TorchFunctionMode):
     def _watch_probabilities(self, name: str, inputs: tuple[Tensor, ...], result: Any) -> None:
         """Probabilities may be dropped out of, converted or laid out anew; the rest changes them.
 
-        What was changed may be meant for nobody but a reader (a stored copy, its mean).
+        A changed copy may only be stored, or averaged to look at.
         """
         for tensor in inputs:
             held = self._softmaxes.get(id(tensor))

@@ -94,7 +94,7 @@ def _rank(
     tokens: Collection[int],
     is_asked: bool,
 ) -> int:
-    """How surely these rows and columns are a map's: 3 known, 2 of its proportions, 0 not at all.
+    """How well these rows and columns fit a map: 3 known, 2 of its proportions, 0 not at all.
 
     >>> others = {"grid": (4, 4), "photo": None, "tokens": (16, 17), "is_asked": False}
     >>> [_rank((7, wide), size=(32, 32), **others) for wide in (7, 5, 3)]
