@@ -98,7 +98,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
         "procedure": options.procedure,
         "seeds": run.replicates,
         "epochs": learner.recipe.epochs,
-        "guess": run.trained.texts.majority.score,
+        "guess": run.trained.card.majority.score,
         "scores": {},
     }
     masks = {}

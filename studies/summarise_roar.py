@@ -90,7 +90,7 @@ def summarise(folder: Path, data: str | None = None) -> Row:
 
 def of_data(result: fs.Result) -> Row:
     """What the manifest says about the data."""
-    data, texts = result.manifest.data, result.trained.texts
+    data, texts = result.manifest.data, result.manifest.data.texts
     return {
         "name": data.name,
         "metric": texts.metric,

@@ -51,7 +51,7 @@ def test_unknown_names_are_answered_with_the_valid_ones(module, options, words):
     ("options", "words"),
     [
         ({"methods": "rolout"}, ["did you mean 'rollout'", ", ".join(METHODS)]),
-        ({"units": "tokens"}, ["units 'tokens'", "patches, pixels"]),
+        ({"units": "tokens"}, ["units='tokens' is not for images", "pixels or patches"]),
         ({"upsample": "cubic"}, ["'cubic'", "bilinear, nearest"]),
     ],
 )

@@ -73,7 +73,8 @@ def global_random_state():
 @pytest.mark.parametrize("fill", list(FILLS))
 def test_global_random_state_is_not_touched(vit, fill):
     before = global_random_state()
-    result = fs.evaluate(vit, randn(2, 3, 16, 16), methods="registered", metrics="saco", fill=fill)
+    asked = {"fill": fill, "units": "patches" if FILLS[fill].drops else "pixels"}
+    result = fs.evaluate(vit, randn(2, 3, 16, 16), methods="registered", metrics="saco", **asked)
     result.summary()
     assert global_random_state() == before
 

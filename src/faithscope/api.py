@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from faithscope.data import Batch, ImageData, class_numbers, load_data
 from faithscope.data.images import loaders_named
+from faithscope.data.labelled_images import ImageSplits
 from faithscope.data.text import TextData
 from faithscope.errors import FaithscopeError, said, shown, warn
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods, try_methods
+from faithscope.methods.layout import Inputs
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
 from faithscope.models.device import placed, say_what_the_cpu_does
@@ -30,7 +32,7 @@ from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_units
 from faithscope.probes import probe_of
 from faithscope.probes.perturb.failures import all_refused
-from faithscope.probes.perturb.probe import with_code
+from faithscope.probes.perturb.probe import for_modality, with_code, with_units
 from faithscope.probes.probe import Probe
 from faithscope.probes.refusals import leave_out
 from faithscope.registry import as_list, listed
@@ -76,6 +78,7 @@ OF_RAY = ("address", "workers", "gpus_per_worker", "cpus_per_worker")
 """Options that say which workers."""
 
 ModelLike = Model | nn.Module | str
+Units = Literal["auto", "pixels", "patches", "tokens", "words"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -107,8 +110,9 @@ def explain(
     methods: Literal["all", "registered"],
     *,
     target: Tensor | int | None = ...,
-    units: Literal["pixels", "patches"] = ...,
+    units: Units = ...,
     upsample: Literal["bilinear", "nearest"] = ...,
+    side: Literal["both", "first", "second"] = ...,
     seed: int = ...,
     output: Literal["auto", "softmax", "sigmoid"] = ...,
     strict: bool = ...,
@@ -121,8 +125,9 @@ def explain(
     methods: MethodLike,
     *,
     target: Tensor | int | None = ...,
-    units: Literal["pixels", "patches"] = ...,
+    units: Units = ...,
     upsample: Literal["bilinear", "nearest"] = ...,
+    side: Literal["both", "first", "second"] = ...,
     seed: int = ...,
     output: Literal["auto", "softmax", "sigmoid"] = ...,
     strict: bool = ...,
@@ -135,8 +140,9 @@ def explain(
     methods: Iterable[MethodLike],
     *,
     target: Tensor | int | None = ...,
-    units: Literal["pixels", "patches"] = ...,
+    units: Units = ...,
     upsample: Literal["bilinear", "nearest"] = ...,
+    side: Literal["both", "first", "second"] = ...,
     seed: int = ...,
     output: Literal["auto", "softmax", "sigmoid"] = ...,
     strict: bool = ...,
@@ -149,14 +155,15 @@ def explain(
     methods: MethodLike | Iterable[MethodLike],
     *,
     target: Tensor | int | None = None,
-    units: Literal["pixels", "patches"] = "pixels",
+    units: Units = "auto",
     upsample: Literal["bilinear", "nearest"] = "bilinear",
+    side: Literal["both", "first", "second"] = "both",
     seed: int = 0,
     output: Literal["auto", "softmax", "sigmoid"] = "auto",
     strict: bool = False,
     progress: Report | bool | None = None,
-) -> Tensor | dict[str, Tensor]:
-    """Explain images by one method or several, sharing the passes they need.
+) -> Any:
+    """Explain images or texts by one method or several, sharing the passes they need.
 
     Args:
         model: a Model, a torch module or a name.
@@ -166,7 +173,10 @@ def explain(
         methods: a name, a Method or a function; a list (or "all") gives a dict by label, without
             those that the model does not allow, which are warned of.
         target: class to explain, an int or [B]; None is the predicted class.
-        units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w].
+            For a text model, texts: a string, a list, a file, a data set or tokens.
+        units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w]; of texts "tokens" or "words" ->
+            a list of maps, one number for each unit of each text. "auto" is pixels, or tokens.
+        side: of pairs of texts, the side that is explained.
         upsample: how patch maps become pixel maps, "bilinear" or "nearest".
         seed: of random methods.
         output: how logits become probabilities; "sigmoid" for a module with one logit, of which
@@ -180,24 +190,27 @@ def explain(
         model's device, or on the CPU if that has no float64 (Apple's GPUs).
     """
     model = as_model(model)
-    shown_as = {"units": units, "upsample": upsample, "output": output}
+    shown_as = {"units": units, "side": side, "upsample": upsample, "output": output}
     options = {"model": model.name, "data": "given", "seed": seed, "strict": strict, **shown_as}
-    request = check_request(Perturb, options)
-    model = model.with_output(request.output)
+    request = for_modality(check_request(Perturb, options), model)
+    model = with_units(model.with_output(request.output), request)
     say_what_the_cpu_does(model.device)
-    chosen = resolve_methods(methods)
+    chosen = resolve_methods(methods, model.modality)
     held = load_data(data, model)
     goals = None if target is None else class_numbers("target", target)
     if len(held):  # of a loader nobody may know
         _check_targets(goals, len(held))
-    parts, done, size = list[list[Tensor]](), 0, EXPLAIN_BATCH
+    parts, places, done, size = list[list[Tensor]](), list[int](), 0, EXPLAIN_BATCH
     with following("images", progress if len(held) > EXPLAIN_BATCH else False) as report:
         for batch in _batches_to_explain(held):
             report(Progress("explaining", "", done, len(held)))
             images, count = placed(batch.images, model.device), len(batch.images)
             goal = None
+            own = list(batch.positions) if batch.words else list(range(done, done + count))
+            places += own
             if goals is not None:
-                goal = (goals if goals.ndim else goals.expand(done + count))[done : done + count]
+                goal = goals[own] if goals.ndim and max(own) < len(goals) else goals
+                goal = goal.expand(count) if not goal.ndim else goal
                 goal = goal.to(model.device)
                 _check_targets(goal, count)
             explained = partial(
@@ -218,9 +231,10 @@ def explain(
             )
             done += count
     _check_targets(goals, done)
+    joined = _by_text if model.modality == "text" else _stacked
     by_label = {
-        method.label: torch.cat([part[place] for part in parts])
-        for place, method in enumerate(chosen)
+        method.label: joined([part[number] for part in parts], places)
+        for number, method in enumerate(chosen)
     }
     single = callable(methods) or not isinstance(methods, Iterable)
     if single or (isinstance(methods, str) and methods not in ("all", "registered")):
@@ -228,9 +242,20 @@ def explain(
     return by_label
 
 
+def _stacked(parts: Sequence[Tensor], places: Sequence[int]) -> Tensor:
+    """Maps of images, which come in their order, as one tensor."""
+    return torch.cat(list(parts))
+
+
+def _by_text(parts: Sequence[Tensor], places: Sequence[int]) -> list[Tensor]:
+    """Maps of texts [B, 1, n] one by one, in the order of the texts."""
+    each = (one[0] for part in parts for one in part)
+    return [made for _, made in sorted(zip(places, each, strict=True), key=lambda held: held[0])]
+
+
 def _allowed(
     model: Model,
-    images: Tensor,
+    images: Inputs,
     methods: list[Method],
     keys: Sequence[str],
     request: Perturb,
@@ -258,8 +283,9 @@ def evaluate(
     target: str | int | Tensor = "predicted",
     output: Literal["auto", "softmax", "sigmoid"] = "auto",
     k: int | str | Iterable[int | str] = 10,
-    fill: str = "mean",
-    units: Literal["pixels", "patches"] = "pixels",
+    fill: str = "auto",
+    units: Units = "auto",
+    side: Literal["both", "first", "second"] = "both",
     upsample: Literal["bilinear", "nearest"] = "bilinear",
     ties: Literal["ascending", "descending"] = "ascending",
     group: Literal["sum", "mean"] = "sum",
@@ -291,7 +317,8 @@ def evaluate(
     Args:
         model: a Model, a torch module or a name.
         data: images [B, C, H, W] normalised for the model, or whatever `fs.load_data` takes: a
-            folder, a pattern or another name, PIL images, a list, a data set, a loader.
+            folder, a pattern or another name, PIL images, a list, a data set, a loader. For a text
+            model, texts: strings, pairs, a CSV or JSONL file, a data set, tokens.
         methods: names, Methods or functions (module, images, target) -> maps; "all" are the
             papers'. The default is "all", or none if `maps` are given. Of several, those that the
             model does not allow are left out and named in `result.left_out`.
@@ -303,8 +330,12 @@ def evaluate(
         output: how logits become probabilities: "softmax", or each by its own "sigmoid" (several
             labels an image, or one logit: target 1 is p, target 0 is 1 - p); "auto" asks the model.
         k: SaCo's number of groups, or "auto" to choose it per map; several share most passes.
-        fill: what replaces removed units: mean, black, noise, blur, inpaint.
-        units: what is ranked and removed: "pixels" or whole "patches".
+        fill: what replaces removed units: mean, black, noise, blur, inpaint; with "drop", whole
+            patches leave a ViT's sequence instead (units="patches"). Of texts mask, pad, unk, and
+            "drop": tokens leave the text. "auto" is mean, or mask.
+        units: what is ranked and removed: "pixels" or whole "patches"; of texts "tokens" or whole
+            "words". "auto" is pixels, or tokens.
+        side: of pairs of texts, the side that is ranked and removed: "both", "first" or "second".
         upsample: how patch maps become pixel maps: "bilinear" or "nearest".
         ties: order of equal salience: by "ascending" or "descending" index.
         group: salience of a SaCo group: "sum" (the paper's) or "mean".
@@ -337,10 +368,10 @@ def evaluate(
 
 
 def roar(
-    data: TextData | str | Path,
+    data: TextData | ImageSplits | Mapping[str, Any] | str | Path,
     model: Any = "bilstm",
     *,
-    measures: str | Method | Iterable[str | Method] = "all",
+    measures: MethodLike | Iterable[MethodLike] = "all",
     metrics: str | Iterable[Any] = "all",
     seeds: int | Iterable[int] = 5,
     levels: Iterable[int] | None = None,
@@ -349,6 +380,8 @@ def roar(
     epochs: int | None = None,
     batch_size: int | None = None,
     learning_rate: float | None = None,
+    fill: str | None = None,
+    units: Literal["pixels", "patches"] | None = None,
     specials: bool = True,
     limit: int | None = None,
     device: str = "auto",
@@ -364,23 +397,28 @@ def roar(
     trust_remote_code: bool = False,
     progress: Report | bool | None = None,
 ) -> Result:
-    """Measure how faithful measures for text are: mask what they point to, retrain, test.
+    """Measure how faithful explanations are: mask what they point to, retrain, test.
 
     Args:
-        data: the texts, or the name of a data set (as `fs.load_text` takes).
-        model: what is trained on them: "bilstm", "hf:ID or folder" or your own learner.
-        measures: names or objects; "all" are the paper's that the model can give. `random` is
-            always among them.
+        data: the texts, or the name of a data set (as `fs.load_text` takes); or labelled images,
+            "cifar10:FOLDER", "array:FILE.npz" or {"train": (images, labels), "test": …}.
+        model: what is trained on them: of texts "bilstm" or "hf:ID or folder", of images "vit" or
+            "vit(dim=192, depth=6)"; or your own learner.
+        measures: names or objects, of images methods as `fs.evaluate` takes; "all" are the paper's
+            that the model can give, of images a short list. `random` is always among them.
         metrics: of the curves, scored by seed: racu, area, end; "racu(clip=false)" may pass ±1.
         seeds: which seeds, or how many from 0.
-        levels: percent of tokens to mask (10, 20, …, 90), or numbers of them (1 to 10).
-        strategy: whether levels are "relative" or a "count" of tokens.
+        levels: percent of tokens or pixels to mask (10, 20, …, 90), or numbers of them (1 to 10).
+        strategy: whether levels are "relative" or a "count".
         procedures: "roar", "recursive" or both.
         epochs: how long a model is trained; by default as long as the paper.
-        batch_size: texts per step of a training, if not the paper's.
+        batch_size: texts or images per step of a training, if not the paper's.
         learning_rate: of a training, if not the paper's.
+        fill: of images, what replaces masked units: mean (the default), black, noise, blur,
+            inpaint.
+        units: of images, what is ranked and masked: "pixels" (the default) or whole "patches".
         specials: whether sparsity counts special tokens, as the paper's program does.
-        limit: use only so many texts of each split, of data by name.
+        limit: use only so many texts or images of each split, of data by name.
         device: where a model by name is trained; "auto" is a GPU if there is one.
         on: "local" is this process; "ray" are workers on all GPUs of a machine or cluster.
         address: of a running Ray cluster, HOST:PORT or "auto"; else $RAY_ADDRESS, or Ray here.
@@ -432,7 +470,7 @@ def prepare_roar(
     metrics: Any = "all",
     **options: Any,
 ) -> Prepared:
-    """Check a request for ROAR and encode its texts; the arguments are those of `fs.roar`."""
+    """Check a request for ROAR and encode its data; the arguments are those of `fs.roar`."""
     return _prepare(Retrain, model, data, measures, metrics, options)
 
 
@@ -716,11 +754,12 @@ def _batches_to_explain(data: ImageData) -> Iterator[Batch]:
     first: list[int] | None = None
     for batch in data.batches(EXPLAIN_BATCH):
         for left in batch.skipped:
+            noun = getattr(data, "noun", "images").removesuffix("s")
             raise FaithscopeError(
-                f"The image '{left.sample}' cannot be explained: {left.reason}; take it out, or "
+                f"The {noun} '{left.sample}' cannot be explained: {left.reason}; take it out, or "
                 "use fs.evaluate, which leaves it out."
             )
-        shape = list(batch.images.shape[1:])
+        shape = [] if batch.words else list(batch.images.shape[1:])
         if first is not None and shape != first and len(batch.images):
             raise FaithscopeError(
                 f"The images have several shapes, {first} and {shape}, so that their maps are not "
@@ -736,7 +775,7 @@ def _batches_to_explain(data: ImageData) -> Iterator[Batch]:
 def _explained(
     model: Model,
     batch: Batch,
-    images: Tensor,
+    images: Inputs,
     goal: Tensor | None,
     methods: Sequence[Method],
     *,
@@ -769,7 +808,7 @@ def _check_targets(goals: Tensor | None, count: int) -> None:
         )
 
 
-def _check_fit(model: Model, images: Tensor, target: Tensor | None) -> None:
+def _check_fit(model: Model, images: Inputs, target: Tensor | None) -> None:
     """Say so if it is the images or the target that do not fit the model."""
     from faithscope.probes.perturb.respond import check_classes
 

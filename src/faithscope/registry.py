@@ -121,7 +121,7 @@ class Registry(Generic[T]):
 
 
 _HOMES = {
-    "fill": ("faithscope.perturb.fills", "FILLS"),
+    "fill": ("faithscope.perturb", "FILLS"),
     "method": ("faithscope.methods", "METHODS"),
     "metric": ("faithscope.metrics", "METRICS"),
     "model source": ("faithscope.models.sources", "SOURCES"),

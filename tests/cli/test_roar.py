@@ -84,6 +84,8 @@ def test_options_reach_the_run(texts, tmp_path, monkeypatch):
         ],
         "metrics": ["racu(clip=false)", "end"],
         "seeds": [3, 5],
+        "fill": None,
+        "units": None,
         "specials": False,
         "batch_size": 7,
         "epochs": 2,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import timm
 import torch
+from timm.models.nest import Nest
 from torch import Tensor, nn
 
 import faithscope as fs
@@ -287,6 +290,40 @@ def test_raw_attention_of_a_last_stage_whose_window_is_its_grid():
     expected = last_stage_by_hand(module, layer, inputs)
     assert expected.shape[1:] == (8, 8) and expected.std() > 0
     torch.testing.assert_close(maps, expected, rtol=1e-10, atol=1e-14)
+
+
+def davit() -> nn.Module:
+    sizes = {"embed_dims": (16, 32), "num_heads": (2, 2), "depths": (1, 1), "window_size": 8}
+    return timm.create_model("davit_tiny", num_classes=4, **sizes)
+
+
+def nest() -> nn.Module:
+    sizes = {"embed_dims": (16, 32), "num_heads": (2, 2), "depths": (1, 2), "num_levels": 2}
+    return Nest(img_size=64, num_classes=4, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("make", "layer"),
+    [(davit, "stages.1.blocks.0.0.attn"), (nest, "levels.1.transformer_encoder.1.attn")],
+)
+def test_raw_attention_of_the_last_stage_is_found_also_behind_others_or_in_one_window(make, layer):
+    """DaViT's last attention is between channels; NesT has an axis of windows, of length 1."""
+    module, inputs = seeded(make), images(64)
+    model = fs.wrap(module)
+    proposed = re.escape(f"raw_attention(layer={layer})")
+    with pytest.raises(fs.FaithscopeError, match=proposed):
+        fs.explain(model, inputs, "raw_attention")
+    method = fs.method("raw_attention", layer=layer)
+    maps = fs.methods.explain_batch(model, inputs, None, [(method, 0)], keys=["a", "b"])[0]
+    attn, kept = module.get_submodule(layer), {}
+    attn.register_forward_pre_hook(lambda _, args: kept.update(tokens=args[0]))
+    module(inputs)
+    tokens = kept["tokens"].flatten(1, -2)
+    query, key, _ = attn.qkv(tokens).reshape(2, -1, 3, attn.num_heads, 16).permute(2, 0, 3, 1, 4)
+    paid = (query @ key.mT * attn.scale).softmax(-1).mean((1, 2)).detach()
+    side = round(tokens.shape[1] ** 0.5)
+    assert side > 1 and paid.std() > 0
+    torch.testing.assert_close(maps, paid.reshape(2, side, side), rtol=1e-10, atol=1e-14)
 
 
 def test_raw_attention_of_class_attention_is_the_row_of_the_class_token():

@@ -347,7 +347,37 @@ def test_a_head_that_reads_earlier_blocks_too_is_refused_where_every_part_must_b
         assert worst(maps[method], values) <= 1e-10, method
 
 
-@pytest.mark.parametrize("kind", [Between, LongSkip, SkipByArgument])
+class ReadsPixels(VisionTransformer):
+    """Its head also reads the image, as one of two branches does."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) + images.mean((1, 2, 3))[:, None]
+
+
+def test_a_head_that_reads_the_image_too_is_refused_where_every_part_must_be_known():
+    family = Family(lambda: ReadsPixels(**TIMM))
+    module, images = family.module(), family.images(3)
+    for method in NEEDING_PARTS:
+        with refused("head reads more than what leaves the last block"):
+            fs.explain(module, images, method, target=1)
+
+
+class FirstOutputs(VisionTransformer):
+    """Every block is given what the attention of the first gave, as value residuals do."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(block_fn=SkipBlock, **options)
+
+    def forward_features(self, images: Tensor, **_: object) -> Tensor:
+        tokens, given, kept = self._pos_embed(self.patch_embed(images)), None, []
+        handle = self.blocks[0].attn.register_forward_hook(lambda *seen: kept.append(seen[-1]))
+        for block in self.blocks:
+            tokens, given = block(tokens, given), kept[0]
+        handle.remove()
+        return self.norm(tokens)
+
+
+@pytest.mark.parametrize("kind", [Between, LongSkip, SkipByArgument, FirstOutputs])
 def test_what_happens_between_blocks_is_refused_where_every_part_must_be_known(kind):
     family = Family(lambda: kind(**TIMM))
     module, images = family.module(), family.images(3)
@@ -355,7 +385,11 @@ def test_what_happens_between_blocks_is_refused_where_every_part_must_be_known(k
         with refused("does something to its tokens between 'blocks."):
             fs.explain(module, images, method, target=1)
     expected = attention_maps(module, images, TARGETS, family)
-    multiplied = [] if kind is SkipByArgument else ["rollout", "transformer_mm", "attcat"]
+    multiplied = (
+        []
+        if issubclass(kind, SkipByArgument | FirstOutputs)
+        else ["rollout", "transformer_mm", "attcat"]
+    )
     for method, values in expected.items():
         if method in multiplied:
             with refused("cannot be followed from block to block", "between 'blocks."):

@@ -17,6 +17,7 @@ WHY = {
     "swin_tiny_patch4_window7_224": f"computed in windows, in 4 {STAGES} 96, 192, 384 and 768",
     "pvt_v2_b0": f"computed in 4 {STAGES} 32, 64, 160 and 256 channels, so there is no single",
     "hiera_tiny_224": f"computed in windows, in 4 {STAGES} 96, 192, 384 and 768 channels",
+    "davit_tiny": f"computed in windows, in 4 {STAGES} 96, 192, 384 and 768",  # and of channels
     "test_coatnet": f"computed in 2 {STAGES} 64 and 96 channels",
     "crossvit_tiny_240": "over 2 sets of tokens side by side, of 96 and 192 channels",
     "efficientformer_l1": "it attends only in its last stages, behind others without queries",

@@ -9,6 +9,7 @@ from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 import faithscope as fs
+from faithscope.models.hierarchy import describe_attention
 from families import (
     TIMM,
     images_of,
@@ -152,6 +153,13 @@ def test_tokens_that_are_not_the_patches_in_their_order_are_refused(build):
     assert fs.explain(module, IMAGES, "gradient").isfinite().all()
 
 
+def test_the_order_of_tokens_is_proven_on_a_flat_image_too():
+    module = seeded(Flipped)
+    for images in (torch.full_like(IMAGES, 0.5), IMAGES):
+        with refused("not its patches from left to right"):
+            fs.explain(module, images, "rollout", target=1)
+
+
 def test_patches_in_their_order_pass_also_behind_convolutions():
     for build in (lambda: Ordered(**TIMM), timm_convolutional_stem):
         assert fs.explain(seeded(build), IMAGES, "rollout", target=1).isfinite().all()
@@ -201,13 +209,19 @@ class Reading(VisionTransformer):
         first, patches = tokens[:, 0], tokens[:, 1:].mean(1)
         if self.how == "hardly the class token":
             return self.head(1e-3 * first + patches)
+        if self.how == "a mean with weights":
+            weights = torch.linspace(0, 1, tokens.shape[1]).to(tokens)
+            return self.head((weights[:, None] * tokens).sum(1))
         if self.how == "class token and pool":
             return self.head(first + 1e-3 * self.reader(tokens))
         mixed = tokens + tokens.cumsum(1)
         return self.head(self.reader(mixed))
 
 
-@pytest.mark.parametrize("how", ["hardly the class token", "class token and pool", "mixed, a pool"])
+@pytest.mark.parametrize(
+    "how",
+    ["hardly the class token", "class token and pool", "mixed, a pool", "a mean with weights"],
+)
 def test_heads_that_read_more_than_one_thing_are_refused(how):
     with refused("unequally and not through one attention pool"):
         fs.explain(seeded(lambda: Reading(how)), IMAGES, "rollout", target=1)
@@ -245,7 +259,14 @@ class Written(nn.Module):
             paid = (scores * query.shape[-1] ** -0.5).softmax(-1)
             mixed = torch.einsum("bhij,bhjd->bihd", paid, value).flatten(2)
             return self.proj(mixed)
-        paid = (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1)
+        if "rolled" in self.how:
+            key, value = key.roll(3, 2), value.roll(3, 2)
+        scores = query @ key.mT * query.shape[-1] ** -0.5
+        if self.how == "masked":
+            scores = scores.masked_fill(torch.eye(count, dtype=torch.bool), -torch.inf)
+        elif self.how == "masked by a sum":
+            scores = scores + torch.zeros(count, count).fill_diagonal_(-torch.inf)
+        paid = scores.softmax(-1)
         if self.how == "stored":
             self.map, self.mean = paid.detach(), paid.mean(1)
             mixed = torch.matmul(input=paid, other=value)
@@ -253,8 +274,9 @@ class Written(nn.Module):
             paid = paid.reshape(-1, count, count)
             mixed = torch.bmm(paid, value.reshape(-1, count, dim // self.heads))
             mixed = mixed.reshape(images, self.heads, count, -1)
-        else:  # a convolution beside it
+        else:
             mixed = paid @ value
+        if self.how == "pooled":  # beside attention
             mixed = mixed + nn.functional.avg_pool1d(value.flatten(1, 2).mT, 3, 1, 1).mT.reshape(
                 value.shape
             )
@@ -274,6 +296,70 @@ def test_attention_may_be_written_in_many_ways(how):
     assert maps.keys() == expected.keys()
     for method, values in expected.items():
         assert (maps[method] - values).abs().max() <= 1e-5 * values.abs().max(), method
+
+
+def test_a_mask_may_be_filled_in_and_a_temperature_be_learned():
+    module, other = seeded(timm_vit), seeded(timm_vit)
+    for block, same in zip(module.blocks, other.blocks, strict=True):
+        block.attn = Written(block.attn, "masked")
+        block.attn.temperature = nn.Parameter(torch.ones(()))
+        same.attn = Written(same.attn, "masked by a sum")
+    maps = fs.explain(module, IMAGES, METHODS, target=1)
+    expected = fs.explain(other, IMAGES, METHODS, target=1)
+    for method, values in expected.items():
+        assert (maps[method] - values).abs().max() <= 1e-10 * values.abs().max(), method
+    assert describe_attention(module.blocks[0].attn) is None
+
+
+class Shifting(Block):
+    """Moves its tokens by one at the end."""
+
+    def forward(self, x: Tensor, **_: object) -> Tensor:
+        return super().forward(x).roll(1, 1)
+
+
+class Around(Block):
+    """Attends to its tokens in another order."""
+
+    def forward(self, x: Tensor, **_: object) -> Tensor:
+        x = x + self.attn(self.norm1(x).roll(2, 1)).roll(-2, 1)
+        return x + self.mlp(self.norm2(x))
+
+
+class ShuffledBetween(VisionTransformer):
+    def forward_features(self, images: Tensor, **_: object) -> Tensor:
+        tokens = self._pos_embed(self.patch_embed(images))
+        for block in self.blocks[:-1]:
+            tokens = block(tokens)
+        tokens = self.blocks[-1](torch.cat([tokens[:, :1], tokens[:, 1:].flip(1)], 1))
+        return self.norm(tokens)
+
+
+def keys_rolled() -> nn.Module:
+    module = timm_vit()
+    for block in module.blocks:
+        block.attn = Written(block.attn, "rolled")
+    return module
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        keys_rolled,
+        lambda: timm_vit(block_fn=Shifting),
+        lambda: timm_vit(block_fn=Around),
+        lambda: ShuffledBetween(**TIMM),
+    ],
+    ids=["keys and values", "behind attention", "around attention", "between blocks"],
+)
+@pytest.mark.parametrize("method", ["raw_attention", "rollout", "transformer_mm", "partial_lrp"])
+def test_tokens_that_change_their_order_on_the_way_are_refused(build, method):
+    module = seeded(build)
+    between = isinstance(module, ShuffledBetween) and method == "partial_lrp"
+    words = "does something to its tokens between" if between else "put in another order"
+    for _ in range(2):  # what is known of a block is not forgotten
+        with refused(words):
+            fs.explain(module, IMAGES, method, target=1)
 
 
 def test_what_mixes_tokens_beside_attention_is_refused():

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from conftest import FIXTURES
 from faithscope import FaithscopeError
 from faithscope.perturb import mask_tokens
-from faithscope.perturb.tokens import tokens_to_mask
+from faithscope.perturb.tokens import count_to_mask
 
 CASES = json.loads((FIXTURES / "roar" / "masking.json").read_text())["cases"]
 ROUNDING = json.loads((FIXTURES / "roar" / "rounding.json").read_text())
@@ -53,17 +53,17 @@ def test_the_ties_of_the_fixtures_go_to_the_lowest_index():
 
 def test_counts_are_those_of_the_reference_for_every_tenth():
     for k, counts in ROUNDING["table_k10"].items():
-        assert tokens_to_mask(torch.arange(101), int(k)).tolist() == counts
+        assert count_to_mask(torch.arange(101), int(k)).tolist() == counts
 
 
 def test_counts_are_exact_where_float32_is_not():
     for k, n, reference, exact in ROUNDING["differs"]:
-        assert tokens_to_mask(torch.tensor([n]), k).tolist() == [exact] != [reference]
+        assert count_to_mask(torch.tensor([n]), k).tolist() == [exact] != [reference]
 
 
 def test_counts_are_exact_where_float64_is_not():
     assert int(70 / 100 * 90) == 62
-    assert tokens_to_mask(torch.tensor([90]), 70).tolist() == [63]
+    assert count_to_mask(torch.tensor([90]), 70).tolist() == [63]
 
 
 @st.composite
@@ -140,7 +140,7 @@ def test_the_ids_given_are_not_changed():
         ({"k": -1, "strategy": "count"}, "0 or more"),
         ({"strategy": "quantile"}, "Unknown masking strategy 'quantile'"),
         ({"scores": torch.zeros(1, 3)}, "one shape"),
-        ({"scores": torch.tensor([[0.0, torch.nan, 1.0, 0.0]])}, "1 scores of eligible tokens"),
+        ({"scores": torch.tensor([[0.0, torch.nan, 1.0, 0.0]])}, "1 scores of eligible units"),
     ],
 )
 def test_bad_input_is_one_sentence(change, message):

@@ -14,7 +14,7 @@ from faithscope.methods import METHODS, Method
 from faithscope.metrics import METRICS, BaseMetric
 from faithscope.models import BUNDLE, SOURCES
 from faithscope.perturb import FILLS
-from faithscope.probes.retrain.learners import TEXT_MODELS
+from faithscope.probes.retrain.learners import TRAINED_MODELS
 from faithscope.registry import Registry, format_spec
 
 Entry = dict[str, Any]
@@ -76,9 +76,9 @@ def list_texts() -> list[Entry]:
     ]
 
 
-def list_text_models() -> list[Entry]:
+def list_trained_models() -> list[Entry]:
     """What ROAR can train."""
-    return [{"name": name, "summary": summary} for name, summary in TEXT_MODELS.items()]
+    return [{"name": name, "summary": summary} for name, summary in TRAINED_MODELS.items()]
 
 
 def _source(registry: Registry[Any], name: str, what: str) -> Entry:
@@ -95,7 +95,7 @@ CATALOGUES: Mapping[str, Callable[[], list[Entry]]] = {
     "data": list_data,
     "measures": list_measures,
     "texts": list_texts,
-    "text models": list_text_models,
+    "text models": list_trained_models,
 }
 
 

@@ -189,7 +189,8 @@ def _read_input(image: Path, model: Model) -> Tensor:
     batch = next(load_data(str(image), model).batches(1))  # which may be a name
     if batch.skipped:
         raise FaithscopeError(f"'{image}' cannot be used: {batch.skipped[0].reason}.")
-    return batch.images
+    images: Tensor = batch.images
+    return images
 
 
 def _named_classes(model: Model, images: Tensor, result: Result) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`faithscope roar`: mask what measures for text point to, retrain, and see how much is lost."""
+"""`faithscope roar`: mask what measures point to, retrain, and see how much is lost."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ BOTH = {None: ("roar", "recursive"), True: ("recursive",), False: ("roar",)}
         "faithscope roar --data 'babi:data/babi(task=1)' --seeds 5 --recursive",
         "faithscope roar --data reviews.csv --model hf:roberta-base \\",
         "    --measures 'gradient,integrated_gradients(scaling=paper)' --levels 10,50,90 --dry-run",
+        "faithscope roar --data cifar10:DIR --model 'vit(depth=6)' --epochs 20 --no-recursive",
     )
 )
 @takes_request(Retrain)
@@ -92,10 +93,10 @@ def roar(
     as_json: Json = False,
     yes: Yes = False,
 ) -> None:
-    """Measure how faithful explanations of text are: mask, retrain.
+    """Measure how faithful explanations are: mask, retrain.
 
-    ROAR and Recursive ROAR: models are trained again without the tokens that measures call
-    important.
+    ROAR and Recursive ROAR: models are trained again without the tokens, or the pixels, that
+    measures call important.
     """
     from faithscope.cli.console import note, print_json, say, waiting
 
@@ -176,10 +177,11 @@ def _size(prepared: Prepared) -> str:
     plan, known = prepared.plan, prepared.planned.known
     assert plan.recipe is not None
     measures = [card.label for card in plan.methods if not card.is_random]
-    sizes = " / ".join(f"{size:,}" for size in known.data.texts.sizes.values())
+    sizes = " / ".join(f"{size:,}" for size in known.data.splits.sizes.values())
     epochs = plan.recipe.epochs
+    data = f"{plan.data.name} ({sizes} {known.data.splits.sample}s)"
     return (
-        f"{plan.model.name} on {plan.data.name} ({sizes} texts), {', '.join(measures)} and random, "
+        f"{plan.model.name} on {data}, {', '.join(measures)} and random, "
         f"{epochs} epoch{'s' * (epochs != 1)}, {known.model.device}"
     )
 

@@ -61,10 +61,11 @@ class Batch:
 
     `keys` name a sample for its random draws: its name, or else its `digests` entry, the hash of
     its pixels. `photos` are rows and columns of the pictures that the images were made of, none
-    where nobody knows. Shapes: images [B, C, H, W]; labels int64 [B] or None.
+    where nobody knows. Of a text model `images` are texts, and `words` what their units are called.
+    Shapes: images [B, C, H, W]; labels int64 [B] or None.
     """
 
-    images: Tensor
+    images: Any
     labels: Tensor | None
     samples: tuple[str, ...]
     keys: tuple[str, ...]
@@ -72,6 +73,7 @@ class Batch:
     positions: tuple[int, ...]
     skipped: tuple[Skipped, ...] = ()
     photos: tuple[tuple[int, int] | None, ...] = ()
+    words: tuple[tuple[str, ...], ...] = ()
 
     def split(self, size: int) -> Iterator[Batch]:
         """Cut into batches of at most `size` images; none for a batch without images."""
@@ -80,7 +82,8 @@ class Batch:
             labels = None if self.labels is None else self.labels[part]
             names = (self.samples[part], self.keys[part], self.digests[part])
             places = self.positions[part]
-            yield Batch(self.images[part], labels, *names, places, photos=self.photos[part])
+            shown = ((), self.photos[part], self.words[part])
+            yield Batch(self.images[part], labels, *names, places, *shown)
 
 
 class ImageData(Protocol):
@@ -104,7 +107,8 @@ class Shown:
     """Data sets that say what they are in a line, or on a card in a notebook."""
 
     def __repr__(self: ImageData) -> str:
-        count = f"{len(self):,} images" if len(self) else "images"
+        noun = getattr(self, "noun", "images")
+        count = f"{len(self):,} {noun}" if len(self) else noun
         return f"{type(self).__name__}({self.name}: {count})"
 
     def _repr_html_(self: ImageData) -> str:
@@ -115,6 +119,8 @@ class Shown:
 
 class IndexedImages(Shown):
     """The base of data sets whose images can be read in any order, by position."""
+
+    noun = "images"
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -281,18 +287,24 @@ class LazyImages(IndexedImages):
 class ShuffledImages(IndexedImages):
     """Another data set in random order, by seed."""
 
-    data: LazyImages | TensorImages
+    data: Any
     seed: int
 
     @property
     def model(self) -> Model | None:
         """Whose input the images are."""
-        return self.data.model
+        model: Model | None = self.data.model
+        return model
+
+    @property
+    def most_units(self) -> int:
+        """Of texts, the most units that one has."""
+        return int(self.data.most_units)
 
     @property
     def name(self) -> str:
         """What the data is called in tables."""
-        return self.data.name
+        return str(self.data.name)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -300,7 +312,8 @@ class ShuffledImages(IndexedImages):
     @property
     def sample_names(self) -> Sequence[str]:
         """What the images are called, by position."""
-        return self.data.sample_names
+        names: Sequence[str] = self.data.sample_names
+        return names
 
     def parts(self, size: int) -> list[list[int]]:
         """Positions in random order."""
@@ -309,12 +322,13 @@ class ShuffledImages(IndexedImages):
 
     def read_batches(self, positions: Sequence[int]) -> list[Batch]:
         """The images at some positions."""
-        return self.data.read_batches(positions)
+        found: list[Batch] = self.data.read_batches(positions)
+        return found
 
 
 def in_random_order(data: ImageData, seed: int) -> ImageData:
     """The same images in an order drawn by seed."""
-    if isinstance(data, LazyImages | TensorImages):
+    if isinstance(data, IndexedImages):
         return ShuffledImages(data, seed)
     raise FaithscopeError(
         f"The data '{data.name}' can only be read in its own order, but images must be visited at "
@@ -489,20 +503,31 @@ def bundled_images(
     name: str, model: Model, *, limit: int | None = None, seed: int | None = None
 ) -> TensorImages:
     """The sample that comes with the package, or one image of it (``cifar10:7``)."""
-    names = [f.name[: -len("_sample.json")] for f in BUNDLE.iterdir() if "_sample.json" in f.name]
     name, colon, place = name.partition(":")
-    if name not in names:
-        raise unknown("bundled data", name, names)
-    card = json.loads((BUNDLE / f"{name}_sample.json").read_text())
-    mosaic = np.asarray(read_image((BUNDLE / f"{name}_sample.png").read_bytes()))
-    side, labels = 32, torch.tensor(card["labels"])
-    rows, columns = mosaic.shape[0] // side, mosaic.shape[1] // side
-    tiles = mosaic.reshape(rows, side, columns, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3)
+    tiles, card = bundled_pixels(name)
+    labels = torch.tensor(card["labels"])
     chosen = _one_of(len(tiles), place) if colon else choose_subset(len(tiles), limit, seed)
     images = torch.stack([preprocess(model, Image.fromarray(tiles[place])) for place in chosen])
     fits = model.classes is not None and list(model.classes) == card["classes"]
     names = [str(place) for place in chosen]  # in the whole: a subset keeps its images' names
     return TensorImages(images, labels[chosen] if fits else None, f"bundled:{name}", names, model)
+
+
+def bundled_pixels(name: str) -> tuple[np.ndarray, dict[str, Any]]:
+    """The sample's pixels, uint8 [N, H, W, C], and its card: classes and labels."""
+    names = [f.name[: -len("_sample.json")] for f in BUNDLE.iterdir() if "_sample.json" in f.name]
+    if name not in names:
+        raise unknown("bundled data", name, names)
+    card: dict[str, Any] = json.loads((BUNDLE / f"{name}_sample.json").read_text())
+    mosaic = np.asarray(read_image((BUNDLE / f"{name}_sample.png").read_bytes()))
+    return tiles_of(mosaic, 32), card
+
+
+def tiles_of(mosaic: np.ndarray, side: int) -> np.ndarray:
+    """The square images that a picture is laid out of, row by row: [H, W, C] -> [N, s, s, C]."""
+    rows, columns = mosaic.shape[0] // side, mosaic.shape[1] // side
+    tiles = mosaic.reshape(rows, side, columns, side, -1).swapaxes(1, 2)
+    return tiles.reshape(rows * columns, side, side, -1)
 
 
 def _one_of(count: int, place: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
@@ -81,16 +82,35 @@ def picture_rows(
 
     Shapes: images [S, C, H, W], maps [S, h, w] by method.
     """
-    rows: list[tuple[str, str, str, int, int, bytes]] = []
-    for place, photograph in enumerate(photographs(images, mean, std)):
-        sample = samples[place]
+    shown = []
+    for photograph in photographs(images, mean, std):
         kind, small, file = thumbnail(photograph)
-        rows.append((sample, "", kind, small.height, small.width, file))
+        shown.append((kind, small.height, small.width, file))
+    return _with_maps(samples, shown, maps)
+
+
+def text_rows(
+    samples: Sequence[str], words: Sequence[Sequence[str]], maps: Mapping[str, Tensor]
+) -> dict[str, list[Any]]:
+    """The same of texts: the units of each as a list in JSON, and its maps [S, 1, n] by method."""
+    texts = [json.dumps(list(held), ensure_ascii=False).encode() for held in words]
+    shown = [("text", 1, len(held), text) for held, text in zip(words, texts, strict=True)]
+    return _with_maps(samples, shown, maps)
+
+
+def _with_maps(
+    samples: Sequence[str],
+    shown: Sequence[tuple[str, int, int, bytes]],
+    maps: Mapping[str, Tensor],
+) -> dict[str, list[Any]]:
+    rows: list[tuple[str, str, str, int, int, bytes]] = []
+    for place, itself in enumerate(shown):
+        rows.append((samples[place], "", *itself))
         for method, values in maps.items():
             kind, scaled = scale_map(values[place].cpu().double().numpy())
             signed = kind == "signed"
             content = (128 + 127 * scaled if signed else 255 * scaled).round().astype(np.uint8)
-            rows.append((sample, method, kind, *content.shape, content.tobytes()))
+            rows.append((samples[place], method, kind, *content.shape, content.tobytes()))
     names = ("sample", "method", "kind", "height", "width", "content")
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
     return dict(zip(names, map(list, columns), strict=True))

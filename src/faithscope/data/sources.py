@@ -31,7 +31,7 @@ from faithscope.data.labels import class_numbers, fit_labels, named_labels, wnid
 from faithscope.data.objects import as_image_data
 from faithscope.data.tensors import as_tensor, why_unread
 from faithscope.errors import FaithscopeError, choose, first_line, quoted, shown
-from faithscope.models import Model
+from faithscope.models import Model, TextModel
 from faithscope.models.model import CHANNELS
 from faithscope.registry import Registry, check_options, check_whole, parse_spec
 from faithscope.request import as_path, existing_path
@@ -62,6 +62,7 @@ def load_data(
             ``cifar10:FOLDER(split=train)``. Or an object: a PIL image, an array, a list of images
             or paths, a data set of torch, torchvision or Hugging Face, a loader
             (`data.objects.as_image_data` has the rules).
+            For a text model, texts: what `data.text_samples.load_texts` takes.
         model: whose preprocessing is applied, and whose class names or numbers label the images.
         labels: class numbers of a list, an array or a data set, if it does not bring its own.
         limit: use only so many images, spread evenly over the data (so over its classes).
@@ -70,6 +71,10 @@ def load_data(
     if not isinstance(model, Model):
         raise FaithscopeError(f"fs.load_data takes a faithscope Model, got {shown(model)}.")
     limit, seed = check_whole("limit", limit, 1), check_whole("seed", seed, 0)
+    if isinstance(model, TextModel):
+        from faithscope.data.text_samples import load_texts
+
+        return load_texts(data, model, labels=labels, limit=limit, seed=seed)
     if not isinstance(data, str | os.PathLike):
         return as_image_data(data, model, labels, limit=limit, seed=seed)
     if labels is not None:
@@ -159,7 +164,7 @@ def _cifar(
     check_options(KIND, source, options, defaults)
     given = {**defaults, **options}
     choose(f"split of {source}", given["split"], ("test", "train"))
-    data = _open_cifar(kind, as_path(name), given["split"] == "train", given["download"])
+    data = open_cifar(kind, as_path(name), given["split"] == "train", given["download"])
     chosen = choose_subset(len(data), limit, seed)
     numbers = [int(data.targets[place]) for place in chosen]
     return LazyImages(
@@ -171,7 +176,7 @@ def _cifar(
     )
 
 
-def _open_cifar(kind: str, root: Path, train: bool, download: bool) -> Any:
+def open_cifar(kind: str, root: Path, train: bool, download: bool) -> Any:
     """Read as torchvision does: only files whose MD5 sums are the official ones are unpickled."""
     from torchvision import datasets
 

@@ -145,6 +145,11 @@ class Tokens:
     def __len__(self) -> int:
         return self.ids.shape[0]
 
+    def at(self, rows: Tensor) -> Tokens:
+        """Some of the texts."""
+        held = {name: part[rows] for name, part in vars(self).items() if part is not None}
+        return replace(self, **held)
+
 
 @dataclass(frozen=True, eq=False)
 class TokenData:
@@ -169,9 +174,22 @@ class TokenData:
         """The splits by name."""
         return ((name, getattr(self, name)) for name in SPLITS)
 
+    def hidden(self, split: str) -> Tensor:
+        """Where tokens of a split are masked already: bool [N, T]."""
+        tokens: Tokens = getattr(self, split)
+        return tokens.eligible & (tokens.ids == self.mask_id)
+
+    def masked(self, masks: Mapping[str, Tensor]) -> TokenData:
+        """The same with the tokens at these positions masked: bool [N, T] by split."""
+        parts = self.splits
+        return self.with_ids({n: p.ids.masked_fill(masks[n], self.mask_id) for n, p in parts})
+
     def with_ids(self, ids: Mapping[str, Tensor]) -> TokenData:
         """The same data with other tokens in the main text: ids [N, T] by split."""
-        parts = {name: replace(part, ids=ids[name]) for name, part in self.splits}
+        return self.with_splits({name: replace(p, ids=ids[name]) for name, p in self.splits})
+
+    def with_splits(self, parts: Mapping[str, Tokens]) -> TokenData:
+        """The same data with other splits."""
         return replace(
             self, train=parts["train"], validation=parts["validation"], test=parts["test"]
         )

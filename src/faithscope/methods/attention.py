@@ -151,7 +151,7 @@ def _discard_smallest(matrix: Tensor, share: float, *, keep_first: bool) -> Tens
     return flat.masked_fill(dropped, 0).reshape_as(matrix)
 
 
-@layer_method("attention", needs=_if_gradient)
+@layer_method("attention", needs=_if_gradient, modality="image")
 def attention(
     row: Tensor,
     layer: Layer,

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from faithscope.errors import FaithscopeError, choose
+from faithscope.methods.layout import Inputs, Layout, layout_of
 from faithscope.methods.relevance import Sweep
 from faithscope.models import Model, ViTView
 from faithscope.models.attention import Seen
@@ -60,7 +61,8 @@ class Trace:
     [B, H, W, D] in a grid, first block first. `stem` and `head` are tapes from the images to
     `entered`, what enters the first block, and from the last block to the logits. `readout` [B, N]
     are the weights with which the head reads tokens, of which `prefix_tokens` are no patches, or
-    why they are not known.
+    why they are not known. `moved` names a block in or before which tokens
+    are put in another order.
     """
 
     logits: Tensor
@@ -72,6 +74,7 @@ class Trace:
     readout: Tensor | FaithscopeError | None = None
     prefix_tokens: int = 0
     breaks: tuple[int, ...] = ()
+    moved: str | None = None
     stem: Tape | None = None
     entered: Tensor | None = None
     head: Tape | None = None
@@ -113,6 +116,7 @@ class Layer:
 
     @cached_property
     def _seen(self) -> Seen:
+        self.evidence.check_order()
         self.evidence.check_chain(self.index)
         call = self.evidence.calls("attention_calls")[self.index]
         trace = self.evidence.trace
@@ -132,6 +136,7 @@ class Layer:
 
     def relevance(self, rules: str) -> Tensor:
         """LRP relevance of the attention probabilities, [B, heads, N, N]."""
+        self.evidence.check_order()
         return self.evidence.sweep(rules).attention(self.index)
 
     def stream(self, side: str = "input") -> Tensor:
@@ -152,13 +157,15 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What is known about one batch of images; only what the methods in use need is there.
+    """What is known about one batch; only what the methods in use need is there.
 
-    Shapes: images [B, C, H, W]; target int64 [B].
+    `inputs` are images, or texts; `embedded` what gradients are taken at, images [B, C, H, W] or
+    word embeddings [B, T, E]. Shapes: target int64 [B].
     """
 
     model: Model
-    images: Tensor
+    inputs: Inputs
+    embedded: Tensor
     target: Tensor
     keys: Sequence[str]
     seed: int = 0
@@ -166,6 +173,11 @@ class Evidence:
     batch_size: int = 64
     trace: Trace | None = None
     sweeps: dict[str, Sweep] = field(default_factory=dict)
+
+    @property
+    def images(self) -> Tensor:
+        """The images [B, C, H, W], in the type that they are explained in."""
+        return self.embedded
 
     @property
     def vit(self) -> ViTView:
@@ -195,6 +207,16 @@ class Evidence:
             raise FaithscopeError(
                 f"The attention of {self.model.name} cannot be followed from block to block, since "
                 f"{what}: choose methods that read only gradients, or the last block.",
+                reason=what,
+            )
+
+    def check_order(self) -> None:
+        """Refuse to read attention if tokens are put in another order on the way."""
+        if self.trace is not None and self.trace.moved is not None:
+            what = f"tokens are put in another order in or before its block '{self.trace.moved}'"
+            raise FaithscopeError(
+                f"The attention of {self.model.name} cannot be laid out as an image, since {what}: "
+                "choose methods that read only gradients.",
                 reason=what,
             )
 
@@ -232,8 +254,17 @@ class Evidence:
             )
         return found
 
+    @cached_property
+    def layout(self) -> Layout:
+        """How tokens stand for what a map is over."""
+        return layout_of(self.model, self.inputs)
+
+    def to_map(self, values: Tensor) -> Tensor:
+        """Values of tokens, [B, N], as maps [B, h, w]; of texts [B, 1, units]."""
+        return self.layout.to_map(values, self.prefix_tokens)
+
     def input_gradient(self) -> Tensor:
-        """Gradient of the target logit at the images [B, C, H, W]."""
+        """Gradient of the target logit at what is embedded, images [B, C, H, W] or words."""
         return self.tensor("input_gradient")
 
     def sweep(self, rules: str) -> Sweep:

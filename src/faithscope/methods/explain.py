@@ -14,7 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence
+from faithscope.methods.layout import Inputs
 from faithscope.methods.method import Method, as_maps
+from faithscope.methods.text import token_evidence
 from faithscope.methods.trace import gather
 from faithscope.models import Model, converted, undisturbed
 from faithscope.models.device import device_for, float64_device, without_autocast
@@ -29,7 +31,7 @@ _ONE_AT_A_TIME = threading.RLock()
 
 def explain_images(
     model: Model,
-    images: Tensor,
+    images: Inputs,
     target: Tensor | None,
     methods: Sequence[Draw],
     *,
@@ -70,7 +72,7 @@ def explain_images(
 
 def explain_batch(
     model: Model,
-    images: Tensor,
+    images: Inputs,
     target: Tensor | None,
     methods: Sequence[Draw],
     *,
@@ -145,7 +147,9 @@ def _explain(evidence: Evidence, methods: Sequence[Draw]) -> list[Tensor]:
     maps = []
     for method, draw in methods:
         if method.by_layer:
-            made = _row_to_map(evidence, rows[method.label], method)
+            made = evidence.to_map(rows[method.label])
+        elif method.by_token:
+            made = evidence.to_map(method(token_evidence(replace(evidence, draw=draw), method)))
         else:
             made = method.function(replace(evidence, draw=draw), **method.arguments)
         maps.append(_checked_shape(as_maps(made, method.label), evidence, method))
@@ -174,14 +178,9 @@ def _checked_row(row: Any, evidence: Evidence, method: Method) -> Tensor:
     return row
 
 
-def _row_to_map(evidence: Evidence, row: Tensor, method: Method) -> Tensor:
-    rows, columns = evidence.model.require_grid(evidence.images, method.label)
-    return row[:, evidence.prefix_tokens :].reshape(-1, rows, columns)
-
-
 def _checked_shape(maps: Tensor, evidence: Evidence, method: Method) -> Tensor:
     """One map per image, of the image's size or coarser; exactly as declared, but of "any" size."""
-    batch, _, height, width = evidence.images.shape
+    batch, (height, width) = len(evidence.inputs), evidence.inputs.shape[-2:]
     size, grid = (height, width), evidence.model.grid(height, width)
     what = f"The maps that the method '{method.label}' returned"
     if method.granularity == "any":

@@ -19,7 +19,8 @@ from torch import Tensor
 from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
-from faithscope.models import Model
+from faithscope.methods.layout import Inputs
+from faithscope.models import Model, TextModel
 from faithscope.models.device import as_float64
 from faithscope.models.layers import find_layer
 from faithscope.registry import (
@@ -59,8 +60,9 @@ class Method:
     """An explanation method and its traits.
 
     `function` maps Evidence to maps [B, H, W] (granularity "pixel"), [B, h, w] ("patch") or what
-    `perturb.to_grids` reads ("any"), or TokenEvidence to scores [B, T] ("token"); with `by_layer`
-    it is instead a step (row [B, N], Layer) -> row over the blocks, last first.
+    `perturb.to_grids` reads ("any"); with `by_token` it maps TokenEvidence to scores of tokens
+    [B, T]; with `by_layer` it is instead a step (row [B, N], Layer) -> row over the blocks, last
+    first.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Method:
     granularity: str = "any"
     needs: frozenset[str] = frozenset()
     by_layer: bool = False
+    by_token: bool = False
     is_random: bool = False
     in_papers: bool = False
     modality: str = "image"
@@ -149,10 +152,15 @@ class Method:
         if self.propose is not None and self.options.get("layer"):
             find_layer(model, self.options["layer"])
 
-    def check(self, model: Model, images: Tensor) -> None:
-        """Refuse a model, and images [..., H, W], that lack what the method needs to see."""
+    def check(self, model: Model, images: Inputs) -> None:
+        """Refuse a model, and images [..., H, W] or texts, that lack what the method needs."""
         by = f"The method '{self.label}'"
         self.suits(model)
+        if "statistics" in self.needs:
+            reason = "it reads the training split, which only retraining has"
+            raise FaithscopeError(
+                f"{by} cannot be run, since {reason}: use fs.roar.", reason=reason
+            )
         if self.needs - OF_INPUT:
             vit = model.require_vit(by)
             model.require_grid(images, by)
@@ -161,9 +169,9 @@ class Method:
         elif self.granularity == "patch":
             model.require_grid(images, by)
 
-    def advised(self, model: Model, images: Tensor, error: FaithscopeError) -> FaithscopeError:
+    def advised(self, model: Model, images: Inputs, error: FaithscopeError) -> FaithscopeError:
         """A refusal; it names a layer of the model if that is all the method needs to run."""
-        if self.propose is None or self.options.get("layer"):
+        if self.propose is None or self.options.get("layer") or not isinstance(images, Tensor):
             return error
         layer = self.propose(model, images)
         if layer is None:
@@ -217,15 +225,26 @@ def register_method(
 
 
 def layer_method(
-    name: str, *, needs: Needs = ("attention",), in_papers: bool = False
+    name: str,
+    *,
+    needs: Needs = ("attention",),
+    in_papers: bool = False,
+    modality: str | tuple[str, ...] = MODALITIES,
 ) -> Callable[[F], F]:
-    """Decorate a step over the ViT's blocks as a method.
+    """Decorate a step over a Transformer's blocks as a method, of images and texts alike.
 
     The step takes the row of the product so far, [B, N], starting as the token(s) the head reads,
     and one `Layer`, and returns the next row. Blocks come last first, so that every product of
     attention matrices needs only this one row. The patch columns of the last row are the map.
     """
-    return _register(name, "patch", needs, True, False, in_papers, "image")
+
+    def decorate(function: F) -> F:
+        for one in (modality,) if isinstance(modality, str) else modality:
+            size = "token" if one == "text" else "patch"
+            _register(name, size, needs, True, False, in_papers, one)(function)
+        return function
+
+    return decorate
 
 
 def _register(
@@ -238,7 +257,8 @@ def _register(
     modality: str,
     propose: Propose | None = None,
 ) -> Callable[[F], F]:
-    known = NEEDS if modality == "image" else TOKEN_NEEDS
+    by_token = modality == "text" and not by_layer
+    known = TOKEN_NEEDS if by_token else NEEDS
     fixed = None if callable(needs) else tuple(as_list("kind of evidence", needs, str))
 
     def traits(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,6 +291,7 @@ def _register(
             name,
             function,
             by_layer=by_layer,
+            by_token=by_token,
             is_random=is_random,
             in_papers=in_papers,
             modality=modality,
@@ -355,8 +376,10 @@ def _is_of(package: str, item: Any) -> bool:
     return any(held.__module__.partition(".")[0] == package for held in type(item).__mro__)
 
 
-def live_method(item: Any) -> Method:
-    """Wrap an object of captum or pytorch-grad-cam, or a function."""
+def live_method(item: Any, modality: str = "image") -> Method:
+    """Wrap an object of captum or pytorch-grad-cam, or a function; for texts only functions."""
+    if modality != "image":
+        return callable_method(item, modality)
     if _is_of_captum(item):
         return method(item)
     if isinstance(item, type) and item.__module__.partition(".")[0] == "captum":
@@ -385,15 +408,16 @@ def _numbered(made: Method, taken: Container[str]) -> Method:
     )
 
 
-def callable_method(function: Callable[..., Any]) -> Method:
-    """Wrap a user's ``function(module, images, target) -> maps``."""
+def callable_method(function: Callable[..., Any], modality: str = "image") -> Method:
+    """Wrap a user's ``function(module, images or texts, target) -> maps``."""
 
     def call(evidence: Evidence) -> Tensor:
-        maps: Any = function(evidence.model.module, evidence.images, evidence.target)
-        return as_maps(maps, name)
+        text = isinstance(evidence.model, TextModel)
+        given = evidence.inputs if text else evidence.images
+        return as_maps(function(evidence.model.module, given, evidence.target), name)
 
     name = str(getattr(function, "__name__", type(function).__name__))
-    return Method(name, call, summary="your own function")
+    return Method(name, call, modality=modality, summary="your own function")
 
 
 def resolve_methods(
@@ -415,8 +439,13 @@ def resolve_methods(
             resolved += [entry for entry in known if entry.in_papers or item == "registered"]
         elif isinstance(item, str):
             resolved.append(method(item, modality=modality))
-        elif (callable(item) or _is_of_captum(item)) and modality == "image":
-            made, taken = live_method(item), {other.label for other in resolved}
+        elif isinstance(item, Method):
+            raise FaithscopeError(
+                f"The method '{item.label}' is one of {item.modality}s: here a method for "
+                f"{modality}s is needed."
+            )
+        elif callable(item) or (_is_of_captum(item) and modality == "image"):
+            made, taken = live_method(item, modality), {other.label for other in resolved}
             is_new = all(item is not other for other in objects)
             resolved.append(_numbered(made, taken) if is_new else made)
             objects.append(item)

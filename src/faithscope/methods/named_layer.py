@@ -17,6 +17,7 @@ from faithscope.models.layers import (
     as_feature_map,
     check_order,
     find_layer,
+    in_a_row,
     output_of,
     propose_attention,
     propose_layer,
@@ -113,7 +114,7 @@ def _of_channels(evidence: Evidence, name: str) -> Tensor:
         logits = model.logits(images.clone().requires_grad_(True))
         try:
             given = calls.only().output
-            if given.ndim == 3:
+            if in_a_row(given, images) is not None:
                 check_order(model, layer, images, output_of)
             features = as_feature_map(model, given, images)
             chosen = logits.gather(1, evidence.target[:, None]).sum()

@@ -120,7 +120,8 @@ def one_by_one(explain: Callable[[Evidence], Tensor], evidence: Evidence) -> Ten
         explain(
             replace(
                 evidence,
-                images=evidence.images[place : place + 1],
+                inputs=evidence.inputs[place : place + 1],
+                embedded=evidence.embedded[place : place + 1],
                 target=evidence.target[place : place + 1],
                 keys=evidence.keys[place : place + 1],
                 seed=seed,

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from faithscope.errors import FaithscopeError
 from faithscope.models import ViTView
-from faithscope.models.tape import TOKENWISE, Tape, by_token
+from faithscope.models.tape import (
+    PRODUCTS,
+    QUOTIENTS,
+    TOKENWISE,
+    Node,
+    Tape,
+    by_token,
+    tensors_in,
+)
 
 COPIES = frozenset("contiguous clone to type_as type float double half bfloat16".split())
 
@@ -36,9 +44,18 @@ def tokenwise(head: Tape) -> list[Tensor]:
         made = node.output if alone and len(node.outputs) == 1 else None
         if made is None or made.ndim != 3 or made.shape[:2] != root.shape[:2]:
             continue
-        if all(id(tensor) in known for tensor in node.inputs):
+        if all(id(tensor) in known for tensor in node.inputs) and not _weighs(node, made):
             known[id(made)] = made
     return list(known.values())
+
+
+def _weighs(node: Node, made: Tensor) -> bool:
+    """Whether an operation multiplies tokens by constants that are not the same for all."""
+    if node.name not in PRODUCTS | QUOTIENTS or len(node.inputs) > 1:
+        return False
+    others = (held for held in tensors_in((node.args, node.kwargs)) if held is not node.inputs[0])
+    weights = [held.detach().broadcast_to(made.shape) for held in others]
+    return any(not torch.equal(held, held[:, :1].expand_as(held)) for held in weights)
 
 
 def find_readout(
@@ -85,6 +102,43 @@ def find_readout(
     else:
         first = 0 if kind == "all" else prefix
         weights[:, first:] = 1 / (count - first)
+    return weights
+
+
+def find_token(
+    gradients: Sequence[Tensor | None],
+    head: Tape,
+    logits: Tensor,
+    name: str,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The weights with which the head of a text model reads its tokens: one of them, or their mean.
+
+    Returns:
+        Weights [B, N] that sum to 1.
+    """
+    tokens = head.roots[0]
+    found = [by_token(gradient, tokens) for gradient in gradients if gradient is not None]
+    count = tokens.shape[1]
+    weights = torch.zeros(len(tokens), count, dtype=dtype, device=tokens.device)
+    last = found[-1] if found else None
+    size = None if last is None else last.abs().amax(dim=2)
+    if last is None or size is None or not size.max() > 0:  # a head of zeros reads nothing
+        weights[:, 0] = 1
+        return weights
+    read = size.amax(0) > 0
+    if read.sum() == 1:
+        weights[:, read] = 1
+    elif (last - last.mean(1, keepdim=True)).abs().max() <= EQUAL * size.max():
+        weights[:] = 1 / count
+    elif (pool := _pool(head, logits, count, 0)) is not None:
+        weights = pool.to(dtype)
+    else:
+        what = f"the head of {name} reads {int(read.sum())} of {count} tokens, unequally and not "
+        what += "through one attention pool"
+        raise FaithscopeError(
+            f"{what[0].upper()}{what[1:]}: choose methods that read no attention.", reason=what
+        )
     return weights
 
 

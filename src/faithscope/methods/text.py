@@ -6,13 +6,18 @@ can be explained gives the evidence (methods/bilstm.py, methods/encoder.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+import torch
 from torch import Size, Tensor
 
+from faithscope.methods.evidence import Evidence
 from faithscope.methods.method import Method, method, register_method
+from faithscope.models import TextModel, TokenInputs
+from faithscope.models.device import float64_device
+from faithscope.rng import keyed_uniform, stream_keys
 
 F = TypeVar("F", bound=Callable[..., Tensor])
 
@@ -41,6 +46,51 @@ class TokenEvidence:
         """How many texts and tokens there are, [B, T]; None where nothing is known of them."""
         held = (self.embeddings, self.attention, self.gradient, self.word_scores, self.uniform)
         return next((part.shape[:2] for part in held if part is not None), None)
+
+
+def token_evidence(evidence: Evidence, measure: Method) -> TokenEvidence:
+    """What a measure reads of a Transformer, from the evidence that all methods share."""
+    embeddings, inputs = evidence.embedded, evidence.inputs
+    assert isinstance(inputs, TokenInputs) and isinstance(evidence.model, TextModel)
+    gradient = gram = along = None
+    if "gradient" in measure.needs:
+        weight = evidence.model.embedding.weight.detach()
+        gradient, gram = evidence.input_gradient(), weight.T @ weight
+    if "path_gradient" in measure.needs:
+        along = _path_gradient(evidence, path_of(measure))
+    return TokenEvidence(
+        embeddings=embeddings,
+        gradient=gradient,
+        gram=gram,
+        path_gradient=along,
+        uniform=_uniform(evidence, inputs) if measure.is_random else None,
+    )
+
+
+def _path_gradient(evidence: Evidence, path: Sequence[tuple[float, float]]) -> Tensor:
+    """The weighted sum of the target logit's gradients at scaled word embeddings: [B, T, E]."""
+    model, embeddings, count = evidence.model, evidence.embedded, len(evidence.inputs)
+    total = torch.zeros_like(embeddings)
+    together = max(1, evidence.batch_size // count)
+    for first in range(0, len(path), together):
+        part = embeddings.new_tensor(path[first : first + together])
+        places = torch.arange(count, device=embeddings.device).repeat(len(part))
+        scaled = (part[:, 0, None, None, None] * embeddings).flatten(0, 1).requires_grad_(True)
+        with torch.enable_grad():
+            logits = model.read(evidence.inputs[places], scaled)
+            chosen = logits.gather(1, evidence.target[places, None]).view(len(part), -1)
+            (found,) = torch.autograd.grad((part[:, 1:] * chosen).sum(), scaled)
+        total += found.view(len(part), *embeddings.shape).sum(0)
+    return total
+
+
+def _uniform(evidence: Evidence, inputs: TokenInputs) -> Tensor:
+    """A random number for each unit, at the first of its tokens: [B, T]."""
+    keys = stream_keys(evidence.keys, seed=evidence.seed, purpose="random", draw=evidence.draw)
+    drawn = keyed_uniform(keys.to(float64_device(inputs.device)), inputs.count)
+    units = inputs.units.to(drawn.device)
+    begins = (units >= 0) & (units != units.roll(1, dims=1))
+    return drawn.gather(1, units.clamp_min(0)) * begins
 
 
 def register_measure(

@@ -20,10 +20,10 @@ from torch.utils.checkpoint import checkpoint
 
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
-from faithscope.methods.readout import find_readout, tokenwise
+from faithscope.methods.layout import Inputs, Layout, layout_of
+from faithscope.methods.readout import tokenwise
 from faithscope.models import Model, ViTView
-from faithscope.models.hierarchy import in_windows
-from faithscope.models.order import check_patch_order
+from faithscope.models.attention import places_of
 from faithscope.models.tape import Call, Tape, first_tensor, tensors_in
 
 _OF_ATTENTION = frozenset({"attention", "attention_gradient"})
@@ -33,7 +33,7 @@ _OF_BACKWARD = frozenset({"gradient", "attention_gradient", "stream_gradient"})
 
 def gather(
     model: Model,
-    images: Tensor,
+    inputs: Inputs,
     target: Tensor | None,
     needs: frozenset[str],
     *,
@@ -42,44 +42,48 @@ def gather(
     batch_size: int = 64,
 ) -> Evidence:
     """Run at most one forward and one backward pass, recording what is needed."""
-    images = images.detach().to(model.dtype).clone()  # what inference mode made has no gradients
+    embedded = model.embed(inputs)  # a copy: what inference mode made has no gradients
     target = None if target is None else target.clone()
-    needs -= {"path_gradient"}  # a method's own passes
+    layout = layout_of(model, inputs)
+    about = (model, inputs, embedded)
+    needs -= {"path_gradient", "statistics"}  # a method's own passes, and what no pass shows
     if target is not None and not needs:
-        return Evidence(model, images, target, keys, seed, batch_size=batch_size)
+        return Evidence(*about, target, keys, seed, batch_size=batch_size)
     vit = model.require_vit("Attention") if needs & (_OF_ATTENTION | _OF_STREAM) else None
-    backward = bool(needs & _OF_BACKWARD)
-    inputs = images.clone().requires_grad_(backward)
+    # without a graph nobody sees what else of the input blocks and head are given
+    backward = bool(needs & (_OF_BACKWARD | {"relevance", "tapes"}))
+    leaf = embedded.clone().requires_grad_(backward)
     with (
         torch.set_grad_enabled(backward),
         torch.compiler.set_stance("force_eager"),  # what is compiled cannot be watched
         one_kernel(),
-        recording(model, vit, needs, inputs) as record,
+        recording(model, vit, needs, leaf) as record,
         ExitStack() as stack,
     ):
         if backward and vit is not None:
             stack.enter_context(checkpointing([*vit.blocks.values()]))
-        logits = model.logits(inputs)
+        logits = model.read(inputs, leaf)
         record.close()
-        prefix = 0 if vit is None else _check(record, vit, model, images, needs)
+        prefix = 0 if vit is None else _check(record, vit, model, layout, needs)
         if target is None:
             target = logits.detach().argmax(-1)
-        gradients = _backward(model, logits, target, inputs, record, needs)
+        gradients = _backward(model, logits, target, leaf, record, needs)
         read = gradients.pop("readout")
         readout: Tensor | FaithscopeError | None = None
         if vit is not None:
             try:
-                readout = find_readout(
-                    read, record.head, logits, vit, model.name, prefix, images.dtype
-                )
+                readout = layout.readout(read, record.head, logits, vit, prefix, embedded.dtype)
             except FaithscopeError as error:
                 readout = error  # for those that need to know it
+    moved = None
     if vit is not None:
         first = next(iter(vit.blocks.values()), vit.attentions[0].module)
         with torch.compiler.set_stance("force_eager"):
-            check_patch_order(model, first, images, prefix)
-    trace = record.trace(logits, needs, readout=readout, prefix_tokens=prefix, **gradients)
-    return Evidence(model, images, target, keys, seed, batch_size=batch_size, trace=trace)
+            layout.check(first, embedded, logits.detach(), prefix)
+            moved = _find_moved(record, vit)
+    found = {"readout": readout, "prefix_tokens": prefix, "moved": moved}
+    trace = record.trace(logits, needs, **found, **gradients)
+    return Evidence(*about, target, keys, seed, batch_size=batch_size, trace=trace)
 
 
 def _backward(
@@ -146,6 +150,10 @@ class Record:
     early: list[str] = field(default_factory=list)
     """Attention modules outside of the blocks that ran before them."""
     left: Tensor | None = None
+    shuffled: int | None = None
+    """A block that gets what the one before gave in another order."""
+    calls: dict[int, Call] = field(default_factory=dict)
+    """What every block got and gave."""
     breaks: list[int] = field(default_factory=list)
     """Blocks that do not get what the one before gave."""
     versions: list[tuple[Tensor, int]] = field(default_factory=list)
@@ -174,6 +182,8 @@ class Record:
         left = self.left
         if left is None or left.shape != tokens.shape or not torch.equal(left, tokens):
             self.breaks.append(index)
+            if left is not None and left.shape == tokens.shape and _is_shuffled(left, tokens):
+                self.shuffled = index
 
     def leave(self, tokens: Tensor) -> Tensor:
         """What left the last block: from here on the head reads, with gradients."""
@@ -236,11 +246,13 @@ def recording(
         def before(_: nn.Module, args: Any, kwargs: Any) -> None:
             record.link(index, first_tensor((args, kwargs)))
 
-        def behind(_: nn.Module, args: Any, output: Any) -> None:
+        def behind(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             record.left = first_tensor(output) if record.is_open else None
+            if record.is_open and index not in record.calls:
+                record.calls[index] = Call(args, kwargs, first_tensor(output))
 
         handles.append(block.register_forward_pre_hook(before, with_kwargs=True))
-        handles.append(block.register_forward_hook(behind))
+        handles.append(block.register_forward_hook(behind, with_kwargs=True))
 
     def outside(name: str, module: nn.Module) -> None:
         def called(*_: Any) -> None:
@@ -320,7 +332,7 @@ def checkpointing(blocks: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def _check(
-    record: Record, vit: ViTView, model: Model, images: Tensor, needs: frozenset[str]
+    record: Record, vit: ViTView, model: Model, layout: Layout, needs: frozenset[str]
 ) -> int:
     """Check that every block was seen, in order; count the tokens before the patches."""
     depth = len(vit.attentions)
@@ -344,36 +356,29 @@ def _check(
         )
     if needs & {"relevance", "tapes"}:
         _check_chain(record, vit)
-    rows, columns = model.require_grid(images, "Attention")
-    prefix: int | None = vit.prefix_tokens or 0
+    prefix = vit.prefix_tokens or 0
     for index, call in enumerate((*record.attention.values(), *record.blocks.values())):
-        tokens = call.tokens
-        count = tokens[0, ..., 0].numel() if tokens.ndim in (3, 4) else 0
-        prefix = vit.count_prefix(count, rows * columns)
-        if prefix is None:
-            raise _other_tokens(model, vit, index % depth, tokens, f"{rows}×{columns}")
-    assert prefix is not None
+        prefix = layout.prefix(vit, index % depth, call.tokens)
     return prefix
 
 
-def _other_tokens(
-    model: Model, vit: ViTView, index: int, tokens: Tensor, grid: str
-) -> FaithscopeError:
-    """Why a block whose tokens are no grid of patches is refused."""
-    attention, count = vit.attentions[index], tokens[0, ..., 0].numel()
-    if any(map(in_windows, (attention.module, *list(vit.blocks.values())[index : index + 1]))):
-        what = "attends within windows, so there is no single roll-out"
-        return FaithscopeError(
-            f"'{attention.name}' of {model.name} {what}: choose methods that read no attention.",
-            reason=f"'{attention.name}' {what}",
-        )
-    known = "" if vit.prefix_tokens is None else f"{vit.prefix_tokens} prefix + "
-    what = f"sees {count} tokens, not {known}{grid} patches"
-    return FaithscopeError(
-        f"'{attention.name}' of {model.name} {what}: give fs.wrap(module, prefix_tokens=…, "
-        "patch_size=…) if the others stand before the patches.",
-        reason=f"'{attention.name}' {what}",
+def _is_shuffled(left: Tensor, entered: Tensor) -> bool:
+    """Whether tokens are others in another order."""
+    before, after = (
+        held.detach().flatten(1, -2).amax(-1).sort().values for held in (left, entered)
     )
+    return torch.equal(before, after)
+
+
+def _find_moved(record: Record, vit: ViTView) -> str | None:
+    """A block before or in which tokens are put in another order."""
+    if record.shuffled is not None:
+        return list(vit.blocks)[record.shuffled]
+    for index, (name, block) in enumerate(vit.blocks.items()):
+        found = places_of(block, record.calls[index]) if index in record.calls else []
+        if any(touched and place not in touched for place, touched in found):
+            return name
+    return None
 
 
 def _check_chain(record: Record, vit: ViTView) -> None:
@@ -386,7 +391,7 @@ def _check_chain(record: Record, vit: ViTView) -> None:
         others = (
             held for held in tensors_in((after.args, after.kwargs)) if held is not after.tokens
         )
-        if not chained or any(id(held) in earlier for held in others):
+        if not chained or any(id(held) in earlier or held.requires_grad for held in others):
             what = f"it does something to its tokens between '{names[index]}' and "
             what += f"'{names[index + 1]}'"
             raise FaithscopeError(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from faithscope.errors import FaithscopeError
 from faithscope.methods.explain import explain_batch
+from faithscope.methods.layout import Inputs
 from faithscope.methods.method import METHODS, OF_INPUT, Method
 from faithscope.models import Model, undisturbed
 
@@ -31,7 +32,7 @@ class Trial:
 
 
 def check_methods(
-    model: Model, images: Tensor, methods: Sequence[Method]
+    model: Model, images: Inputs, methods: Sequence[Method]
 ) -> dict[str, FaithscopeError]:
     """The methods that lack, by what they declare, something they need to see, and what it is.
 
@@ -48,7 +49,7 @@ def check_methods(
 
 
 def try_methods(
-    model: Model, images: Tensor, methods: Sequence[Method], *, keys: Sequence[str], seed: int = 0
+    model: Model, images: Inputs, methods: Sequence[Method], *, keys: Sequence[str], seed: int = 0
 ) -> Trial:
     """Explain one image [1, C, H, W] of `images` by the methods that may be refused doing so.
 
@@ -60,7 +61,7 @@ def try_methods(
     shapes: dict[str, tuple[int, int]] = {}
     allowed = [held for held in methods if held.label not in refused]
     by_gradient = [held for held in allowed if held.needs and not needs_trial(held)]
-    gradient = METHODS["gradient"]  # the cheapest stands for all of them
+    gradient = METHODS.of(model.modality)["gradient"]  # the cheapest stands for all of them
     waiting = [held for held in allowed if needs_trial(held)] + ([gradient] if by_gradient else [])
     raised = dict[str, Exception]()
     for place in range(len(images)):
@@ -87,15 +88,16 @@ def try_methods(
 def needs_trial(method: Method) -> bool:
     """Whether a method reads the model's inside, its maps can be of any size, or it is others'."""
     is_foreign = not (method.needs or method.is_random)
-    return bool(method.needs - OF_INPUT) or method.granularity != "pixel" or is_foreign
+    is_fine = method.granularity in ("pixel", "token")
+    return bool(method.needs - OF_INPUT) or not is_fine or is_foreign
 
 
-def _runs_any(model: Model, images: Tensor) -> bool:
+def _runs_any(model: Model, images: Inputs) -> bool:
     """Whether the model answers any image at all."""
-    for image in torch.split(images, 1):
+    for place in range(len(images)):
         try:
             with torch.inference_mode(), undisturbed(model.module):
-                model.logits(image.to(model.dtype))
+                model.logits(images[place : place + 1].to(model.dtype))
             return True
         except Exception:  # of the model, on this image
             continue
@@ -103,7 +105,7 @@ def _runs_any(model: Model, images: Tensor) -> bool:
 
 
 def _explained(
-    model: Model, image: Tensor, methods: Sequence[Method], keys: Sequence[str], seed: int
+    model: Model, image: Inputs, methods: Sequence[Method], keys: Sequence[str], seed: int
 ) -> list[tuple[Method, Tensor | Exception]]:
     """The map of each method, or what it raised."""
     try:

@@ -4,6 +4,8 @@ from faithscope.models.attention import AttentionView
 from faithscope.models.device import choose_device
 from faithscope.models.model import Model, PassCounter, cannot_run, converted, undisturbed
 from faithscope.models.sources import BUNDLE, SOURCES, as_model, load_model, wrap
+from faithscope.models.text_model import TextModel
+from faithscope.models.tokens import TokenInputs
 from faithscope.models.vit import ViTView
 from faithscope.models.zero_shot import zero_shot
 
@@ -13,6 +15,8 @@ __all__ = [
     "AttentionView",
     "Model",
     "PassCounter",
+    "TextModel",
+    "TokenInputs",
     "ViTView",
     "as_model",
     "cannot_run",

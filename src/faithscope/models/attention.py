@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,10 @@ from faithscope.models.hierarchy import describe_attention
 from faithscope.models.tape import Call, Tape
 
 QKV = tuple[Tensor, Tensor, Tensor]
+
+Places = list[tuple[int, set[int]]]
+_PLACES: WeakKeyDictionary[nn.Module, dict[tuple[int, ...], Places]] = WeakKeyDictionary()
+"""What was found of a module, by the shape of its tokens."""
 
 _TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
 _ROUNDINGS = {torch.float64: 64, torch.float32: 32}
@@ -105,6 +110,10 @@ class AttentionView:
             raise self._unknown("no gradients reach its attention")
         if not off <= tolerance(seen.output.dtype):
             raise self._unknown(f"recomputed output off by {off:.1e}")
+        if self.qkv is None and shape[2] == count == tokens[0, ..., 0].numel():
+            for place, touched in places_of(self.module, call):
+                if not touched <= {place}:
+                    raise self._unknown("it moves its tokens, or mixes them, beside attention")
         return seen
 
     def _see(self, call: Call, tokens: Tensor) -> Seen:
@@ -131,6 +140,8 @@ class AttentionView:
     def _by_head(self, found: Tensor, call: Call) -> Tensor:
         """Probabilities as [B, heads, N, M], also of a module that has images and heads in one."""
         images = len(call.tokens)
+        if found.ndim == 5 and 1 in found.shape[1:3]:  # heads and one window, in either order
+            found = found.flatten(1, 2)
         if found.ndim == 4:
             return found
         if found.ndim != 3 or len(found) % images:
@@ -180,6 +191,50 @@ class AttentionView:
             "AttentionView for each block.",
             reason=f"{what} ({reason})",
         )
+
+
+def places_of(module: nn.Module, call: Call) -> Places:
+    """Of some tokens, which ones their columns of attention weigh, and which rows make them.
+
+    Whoever reads attention believes that column j weighs token j, and that row i makes token i,
+    but a module may put its tokens in another order. It is asked once per size.
+    """
+    known, key = _PLACES.setdefault(module, {}), tuple(call.tokens.shape[1:])
+    if key not in known:
+        with torch.enable_grad():
+            known[key] = _find_places(module, call.detached())
+    return known[key]
+
+
+def _find_places(module: nn.Module, call: Call) -> Places:
+    count = call.tokens[0, ..., 0].numel()
+    tokens = call.tokens.clone().requires_grad_(True).clone()
+    tape, tokens, output = run_on_tape(module, call, tokens, leaves=True)
+    if output.shape != tokens.shape:
+        return []
+    found: Places = []
+    for seen in tape.attentions:
+        if seen.probabilities.shape[-2:] != (count, count):
+            continue
+        for place in {0, count // 3, count - 1}:
+            made = output.flatten(1, -2)[:, place]
+            found.append((place, _touched(seen.value[..., place, :], tokens, count)))
+            found.append((place, _touched(made, seen.probabilities, count)))
+    return found
+
+
+def _touched(part: Tensor, whole: Tensor, count: int) -> set[int]:
+    """Which of the rows of tokens or probabilities a tensor that was made of them depends on."""
+    if not part.requires_grad:
+        return set()
+    weights = torch.randn(part.shape, generator=torch.Generator().manual_seed(0)).to(part)
+    (found,) = torch.autograd.grad(
+        (part * weights).sum(), whole, retain_graph=True, allow_unused=True
+    )
+    if found is None:
+        return set()
+    size = found.abs().amax(-1).reshape(-1, count).amax(0)
+    return set(size.nonzero().flatten().tolist())
 
 
 def run_on_tape(

@@ -19,6 +19,8 @@ JOINT = re.compile(
 """Names of layers that make queries, keys and values, or the first two, at once."""
 QUERY = re.compile(r"(.*_)?(q|wq|query|queries)(_proj)?", re.IGNORECASE)
 KEY = re.compile(r"(.*_)?(k|wk|kv|key|key_value|keys_values)(_proj)?", re.IGNORECASE)
+CHANNELS = re.compile(r"XCA|CrossCovariance|Channel")
+"""Classes whose attention is between channels."""
 WINDOWS = ("window_size", "window_area", "ws", "partition_size", "block_size", "mask_unit_attn")
 """Attributes of a module that attends within windows, where they are neither 0 nor None."""
 
@@ -41,8 +43,10 @@ def describe_hierarchy(module: nn.Module) -> str | None:
     parts = list(attention_parts(module))
     if not parts:
         return "it has no attention between positions"
-    odd = (describe_attention(part.module) for part in parts)
-    reason = next(filter(None, odd), None) or _describe_stages(module, parts)
+    odd = [describe_attention(part.module) for part in parts]
+    reason = next(filter(None, odd), None)
+    if not all(odd):  # what holds for some (DaViT's every second) is not the reason of a hierarchy
+        reason = _describe_stages(module, parts) or reason
     if reason is None and _shrinks_before(module, parts[0]):
         return (
             "it attends only in its last stages, behind others without queries and keys, so there "
@@ -65,7 +69,7 @@ def describe_attention(part: nn.Module) -> str | None:
     kind = type(part).__name__
     if names & {"proj_l", "proj_w", "talking_head1", "talking_head2"}:
         return "its attention mixes heads before and after the softmax (talking heads)"
-    if "temperature" in names or "Channel" in kind:
+    if CHANNELS.search(kind):
         return "its attention is between channels (cross-covariance), not between positions"
     if names & {"lambda_q1", "lambda_a"}:
         return "its attention is the difference of two (differential attention)"

@@ -76,9 +76,10 @@ def find_layer(model: Model, name: str) -> nn.Module:
 def as_feature_map(model: Model, given: Tensor, images: Tensor) -> Tensor:
     """What a layer gave for images [B, C, H, W], as a feature map, or `Unfit`.
 
-    Vectors may stand first, [B, D, h, w], last, [B, h, w, D], or in a row of tokens [B, N, D],
-    whose first ones may be the ViT's prefix, or one class token. The grid h × w is distinguished
-    from channels by its sides, which have the image's proportions, to within one cell.
+    Vectors may stand first, [B, D, h, w], last, [B, h, w, D], or in a row of tokens [B, N, D], also
+    of one window, [B, 1, N, D]. The first tokens may be the ViT's prefix, or one class token. The
+    grid h × w is distinguished from channels by its sides, which have the image's proportions, to
+    within one cell.
 
     Shapes: -> [B, D, h, w].
     """
@@ -94,10 +95,20 @@ def as_feature_map(model: Model, given: Tensor, images: Tensor) -> Tensor:
             )
         if first or last:
             return given if first else given.permute(0, 3, 1, 2)
-    if given.ndim == 3:
-        for prefix, grid in layouts(model, size, given.shape[1]):
-            return given[:, prefix:].transpose(1, 2).reshape(*given.shape[::2], *grid)
+    row = in_a_row(given, images)
+    if row is not None:
+        for prefix, grid in layouts(model, size, row.shape[1]):
+            return row[:, prefix:].transpose(1, 2).reshape(*row.shape[::2], *grid)
     raise Unfit(f"its output, {list(given.shape)}, is no grid of vectors")
+
+
+def in_a_row(given: Tensor, images: Tensor) -> Tensor | None:
+    """Tokens in a row [B, N, D], also those of one window [B, 1, N, D]; None if they are a grid."""
+    if given.ndim == 4 and given.shape[1] == 1:
+        size = (images.shape[-2], images.shape[-1])
+        is_grid = _is_grid(given.shape[2:], size) or _is_grid(given.shape[1:3], size)
+        return None if is_grid else given[:, 0]
+    return given if given.ndim == 3 else None
 
 
 def _is_grid(shape: tuple[int, ...], size: Size) -> bool:
@@ -188,11 +199,12 @@ def received_attention(
     tokens = call.tokens
     if len(tokens) != len(images):
         raise Unfit("it looks at windows, not at the whole of its grid")
-    if tokens.ndim == 4:  # in a grid, of which channels may be first
+    row = in_a_row(tokens, images)
+    if row is None and tokens.ndim == 4:  # in a grid, of which channels may be first
         high, wide = as_feature_map(model, tokens, images).shape[2:]
         prefix, grid = 0, (high, wide)
     else:
-        found = next(layouts(model, size, tokens.shape[1]), None) if tokens.ndim == 3 else None
+        found = None if row is None else next(layouts(model, size, row.shape[1]), None)
         if found is None:
             raise Unfit(f"its tokens, {list(tokens.shape)}, are no grid")
         prefix, grid = found
@@ -202,8 +214,8 @@ def received_attention(
         attention = view.look(call.detached(), count=prefix + grid[0] * grid[1]).attention.mean(1)
     except FaithscopeError as error:
         raise Unfit(error.reason) from None
-    row = attention[:, 0] if prefix else attention.mean(1)
-    return row[:, prefix:].reshape(-1, *grid)
+    paid = attention[:, 0] if prefix else attention.mean(1)
+    return paid[:, prefix:].reshape(-1, *grid)
 
 
 # Proposals
@@ -231,7 +243,7 @@ def propose_layer(model: Model, images: Tensor) -> str | None:
             if gradient is None:
                 continue
             if as_feature_map(model, gradient, image).any() or not gradient.any():
-                if given.ndim == 3:
+                if in_a_row(given, image) is not None:
                     with undisturbed(model.module):
                         check_order(model, find_layer(model, name), image.detach(), output_of)
                 return name
@@ -241,19 +253,26 @@ def propose_layer(model: Model, images: Tensor) -> str | None:
 
 
 def propose_attention(model: Model, images: Tensor) -> str | None:
-    """The last attention module, if it sees the whole of its grid; it takes a forward pass."""
-    names = [part.name for part in attention_parts(model.module)]
+    """The last attention module of the last stage that sees the whole of its grid, if one does.
+
+    It takes a forward pass.
+    """
+    widths = {part.name: part.width for part in attention_parts(model.module)}
     image = images[:1].detach().to(model.device, model.dtype).clone()
-    best, calls = _watched(model, names, image)
+    best, calls = _watched(model, list(widths), image)
     if best is None or not calls:
         return None
-    name, held = next(reversed(calls.items()))
-    try:
-        with torch.no_grad(), undisturbed(model.module):
-            received_attention(model, name, find_layer(model, name), held.only(), image)
-        return name
-    except (Unfit, RuntimeError):
-        return None
+    last = widths[next(reversed(calls))]
+    for name, held in reversed(calls.items()):
+        if widths[name] != last:
+            return None
+        try:
+            with torch.no_grad(), undisturbed(model.module):
+                received_attention(model, name, find_layer(model, name), held.only(), image)
+            return name
+        except (Unfit, RuntimeError):
+            continue
+    return None
 
 
 def _watched(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from PIL import Image
@@ -53,6 +53,8 @@ class Model:
     origin: str = ""
     output: str = "softmax"
     _hashed: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    modality: ClassVar[str] = "image"
 
     def __repr__(self) -> str:
         kind = "a ViT" if isinstance(self.vit, ViTView) else "not known as a ViT"
@@ -104,12 +106,34 @@ class Model:
                 digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
         return digest.hexdigest()
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Any) -> Tensor:
         """Run the model once on [B, C, H, W]; unwraps Hugging Face outputs, tuples and dicts.
 
         A single logit z, read by the sigmoid, is two: -z of class 0 and z of class 1.
         """
         return unwrap_logits(self.module(inputs), len(inputs), self.output)
+
+    def embed(self, inputs: Any) -> Tensor:
+        """What gradients are taken at: the images themselves."""
+        return inputs.detach().to(self.dtype).clone()  # type: ignore[no-any-return]
+
+    def read(self, inputs: Any, embedded: Tensor) -> Tensor:
+        """Run the model on what stands for these inputs (`embed`), or on something near it."""
+        return self.logits(embedded)
+
+    def numbers(self, inputs: Any) -> int:
+        """How many numbers the model reads of one image."""
+        return int(inputs[0].numel())
+
+    @property
+    def preparation(self) -> str:
+        """What decides how a picture becomes an input."""
+        return f"mean {self.mean}, std {self.std}"
+
+    @property
+    def specials(self) -> dict[str, int | None]:
+        """The ids of tokens that can stand in the place of others, of a text model."""
+        return {}
 
     def with_output(self, output: str | None) -> Model:
         """The same module, read by "softmax" or "sigmoid"; None and "auto" change nothing."""
@@ -131,7 +155,7 @@ class Model:
         prefixes = (1, 2, 5) if known is None else (known,)  # a class, distillation, registers
         return frozenset(rows * columns + extra for extra in (0, *prefixes))
 
-    def require_grid(self, images: Tensor, needed_by: str) -> tuple[int, int]:
+    def require_grid(self, images: Any, needed_by: str) -> tuple[int, int]:
         """The patch grid of images [..., H, W], or an error that says what to give."""
         height, width = images.shape[-2:]
         grid = self.grid(height, width)
@@ -265,11 +289,13 @@ def ends_in(module: nn.Module) -> str | None:
     return {nn.Softmax: "softmax", nn.Sigmoid: "sigmoid"}.get(type(module))
 
 
-def cannot_run(model: Model, inputs: Tensor, error: Exception) -> FaithscopeError:
+def cannot_run(model: Model, inputs: Any, error: Exception) -> FaithscopeError:
     """Say that a model failed on intact images, and what it complained of."""
     if is_out_of_memory(error):
         return FaithscopeError(f"Memory ran out in {model.name}: {LESS}.")
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    if model.modality == "text":
+        return FaithscopeError(f"{model.name} cannot read these texts: {reason}.")
     shape = list(inputs.shape[1:])
     return FaithscopeError(f"{model.name} cannot run images of shape {shape}: {reason}.")
 

@@ -59,7 +59,8 @@ def check_patch_order(model: Model, first: nn.Module, images: Tensor, prefix: in
                 "that read only gradients.",
                 reason=what,
             )
-    _KNOWN[model.module].add(key)
+    if bool((change > 0).any(1).all()):  # what no token sees proves nothing
+        _KNOWN[model.module].add(key)
 
 
 def _place(moved: Tensor, place: tuple[int, int]) -> tuple[int, int] | None:
@@ -93,9 +94,11 @@ def _change(
     """How much each token that enters the first block changes with each patch: [places, N]."""
     high, wide = image.shape[-2] // grid[0], image.shape[-1] // grid[1]
     batch = image.detach().repeat(1 + len(places), 1, 1, 1)
+    generator = torch.Generator().manual_seed(0)  # no patch of any image is left as it was
+    noise = torch.randn(high, wide, generator=generator).to(batch)
     for changed, (row, column) in zip(batch[1:], places, strict=True):
         part = changed[:, row * high : (row + 1) * high, column * wide : (column + 1) * wide]
-        part.copy_(1 - part)
+        part += noise[: part.shape[1], : part.shape[2]]
 
     def stop(_: nn.Module, args: Any, kwargs: Any) -> None:
         raise _Entered(first_tensor((args, kwargs)))

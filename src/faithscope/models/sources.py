@@ -20,6 +20,8 @@ from faithscope.models.code import built
 from faithscope.models.device import choose_device
 from faithscope.models.model import Model, check_output
 from faithscope.models.options import SAFE, check_config, check_memory, check_safe, not_loaded
+from faithscope.models.text_classifier import read_tokenizer
+from faithscope.models.text_model import text_model
 from faithscope.models.vit import READOUTS, as_pair, find_patch_size, find_vit
 from faithscope.registry import Registry, listed, parse_spec
 from faithscope.request.code import as_code, split_label
@@ -107,6 +109,7 @@ def wrap(
     prefix_tokens: int | None = None,
     readout: str | None = None,
     output: str | None = None,
+    tokenizer: Any = None,
 ) -> Model:
     """Wrap your own classifier; what is not given is read off the module where possible.
 
@@ -127,11 +130,28 @@ def wrap(
             patches), "all" (the mean of all tokens) or "attention" (an attention pool).
         output: how logits become probabilities: by the "softmax", or each by its own "sigmoid" (of
             models with several labels an image, or with one logit, that of class 1).
+        tokenizer: of a text classifier of Hugging Face, which takes no sizes, colours or patches.
     """
     if not isinstance(module, nn.Module):
         raise FaithscopeError(f"fs.wrap takes a torch module, got {type(module).__name__}.")
     if name is not None and (not isinstance(name, str) or not name):
         raise FaithscopeError(f"name must be a text, got {shown(name)}.")
+    if tokenizer is not None:
+        of_images = (input_size, mean, std, transform, patch_size, prefix_tokens, readout)
+        if any(given is not None for given in of_images):
+            raise FaithscopeError(
+                "A tokenizer goes with a text classifier, which has no input_size, mean, std, "
+                "transform, patch_size, prefix_tokens or readout: leave these out."
+            )
+        label = name or type(module).__name__
+        made = text_model(
+            module, tokenizer, name=label, classes=_class_names(classes), attention=attention
+        )
+        return made.with_output(output)
+    if _needs_tokenizer(module):
+        raise FaithscopeError(
+            f"{type(module).__name__} reads texts: give fs.wrap(module, tokenizer=…) its tokenizer."
+        )
     size = _given_pair("input_size", input_size) or _declared_size(module)
     patches = _given_pair("patch_size", patch_size)
     if readout is not None:
@@ -166,6 +186,12 @@ def wrap(
         vit=find_vit(module, attention=attention, prefix_tokens=prefix_tokens, readout=readout),
         output=read_by or _declared_output(module),
     )
+
+
+def _needs_tokenizer(module: nn.Module) -> bool:
+    """Whether a module is a text classifier of Hugging Face."""
+    name = getattr(module, "main_input_name", "")
+    return name == "input_ids" and hasattr(module, "get_input_embeddings")
 
 
 def _normalisation(
@@ -281,26 +307,37 @@ def _timm_module(
 def _hugging_face(
     name: str, *, pretrained: bool, state: Mapping[str, Tensor] | None, options: dict[str, Any]
 ) -> Model:
-    from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageClassification
+    from transformers import (
+        AutoConfig,
+        AutoImageProcessor,
+        AutoModelForImageClassification,
+        AutoModelForSequenceClassification,
+    )
 
     trust = {"trust_remote_code": bool(options.get("trust_remote_code"))}
     where = {key: options[key] for key in ("revision", "local_files_only") if key in options}
     how = {key: options[key] for key in ("ignore_mismatched_sizes",) if key in options}
     shape = {key: options[key] for key in options if key not in {*trust, *where, *how}}
 
+    def configure() -> Any:
+        found = AutoConfig.from_pretrained(name, **shape, **where, **trust)
+        check_config(f"hf:{name}", found)
+        return found
+
+    config = _fetch(f"hf:{name}", configure)
+    of_texts = _is_of_texts(f"hf:{name}", config)
+    kind = AutoModelForSequenceClassification if of_texts else AutoModelForImageClassification
+
     def build() -> nn.Module:
-        config = AutoConfig.from_pretrained(name, **shape, **where, **trust)
-        check_config(f"hf:{name}", config)
-        _check_modality(f"hf:{name}", config)
         if pretrained:
-            loaded: nn.Module = AutoModelForImageClassification.from_pretrained(
-                name, config=config, **how, **where, **trust
-            )
+            loaded: nn.Module = kind.from_pretrained(name, config=config, **how, **where, **trust)
             return loaded
-        made: nn.Module = AutoModelForImageClassification.from_config(config, **trust)
+        made: nn.Module = kind.from_config(config, **trust)
         return made
 
-    module = _fetch(f"hf:{name}", build)
+    module: Any = _fetch(f"hf:{name}", build)
+    if of_texts:
+        return text_model(module, read_tokenizer(f"hf:{name}", name, trust), name=f"hf:{name}")
     processor = _fetch(
         f"hf:{name}", lambda: AutoImageProcessor.from_pretrained(name, **where, **trust)
     )
@@ -309,28 +346,27 @@ def _hugging_face(
         pixels: Tensor = processor(images=image, return_tensors="pt")["pixel_values"][0]
         return pixels
 
-    config: Any = module.config
+    config = module.config
     looks = _fetch(f"hf:{name}", lambda: _looks(processor))
     labels = _fetch(f"hf:{name}", lambda: [config.id2label[i] for i in sorted(config.id2label)])
     return wrap(module, name=f"hf:{name}", transform=transform, classes=labels, **looks)
 
 
-def _check_modality(name: str, config: Any) -> None:
-    """Refuse a model of texts, or of anything else of which no image classifier is known."""
+def _is_of_texts(name: str, config: Any) -> bool:
+    """Whether it is texts that a model reads; one of which no classifier is known is refused."""
     from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
 
     own = getattr(config, "auto_map", None) or {}
-    if type(config) in AutoModelForImageClassification._model_mapping or own:
-        return
+    if type(config) in AutoModelForImageClassification._model_mapping:
+        return False
     kind = getattr(config, "model_type", type(config).__name__)
     if type(config) in AutoModelForSequenceClassification._model_mapping:
-        raise FaithscopeError(
-            f"'{name}' is a model of texts ({kind}), and an image classifier is needed here: for "
-            f"texts use `faithscope roar --model {name}`, or fs.roar."
-        )
+        return True
+    if own:
+        return "AutoModelForSequenceClassification" in own
     raise FaithscopeError(
-        f"Hugging Face has no image classifier of the kind '{kind}', which '{name}' is: name an "
-        "image classifier, or give a module to fs.wrap."
+        f"Hugging Face has no classifier of images or texts of the kind '{kind}', which '{name}' "
+        "is: name another model, or give a module to fs.wrap."
     )
 
 

@@ -53,6 +53,8 @@ KEEPING = frozenset(
     "dropout to type_as contiguous float half double bfloat16 clone reshape view flatten".split()
 )
 """What may happen to attention probabilities without changing them."""
+MASKS = frozenset("masked_fill masked_fill_".split())
+"""What may hide scores from a softmax."""
 SELECTIONS = frozenset("__getitem__ select".split())
 """Of all moves those that may take one of several."""
 
@@ -93,7 +95,7 @@ class Node:
 
     def call(self, known: Mapping[int, Tensor]) -> Any:
         """Run the operation again, with other tensors in the place of some."""
-        args, kwargs = _swapped(self.args, known), _swapped(dict(self.kwargs), known)
+        args, kwargs = swapped(self.args, known), swapped(dict(self.kwargs), known)
         return self.function(*args, **kwargs)
 
 
@@ -475,7 +477,9 @@ class Tape(TorchFunctionMode):
     def _behind(self, scores: Tensor) -> Node | None:
         """The matrix product that scores were scaled and shifted from."""
         node = self.maker(scores)
-        while node is not None and node.kind in ("pass", "sum", "move"):
+        while node is not None and (
+            node.kind in ("pass", "sum", "move") or (node.name in MASKS and len(node.inputs) == 1)
+        ):
             node = self.maker(node.inputs[0])
         fits = node is not None and node.kind == "matrix product"
         return node if fits and len(node.inputs) == 2 else None  # type: ignore[union-attr]
@@ -646,7 +650,7 @@ class Call:
     def detached(self) -> Call:
         """The same outside of any graph."""
         known = {id(tensor): tensor.detach() for tensor in tensors_in((self.args, self.kwargs))}
-        args, kwargs = _swapped(self.args, known), _swapped(dict(self.kwargs), known)
+        args, kwargs = swapped(self.args, known), swapped(dict(self.kwargs), known)
         return replace(self, args=args, kwargs=kwargs, output=self.output.detach())
 
     def again(self, module: nn.Module, tokens: Tensor | None = None) -> Tensor:
@@ -656,7 +660,7 @@ class Call:
         with ExitStack() as stack:
             for device, dtype in self.autocast:
                 stack.enter_context(torch.autocast(device, dtype))
-            result = module(*_swapped(self.args, known), **_swapped(dict(self.kwargs), known))
+            result = module(*swapped(self.args, known), **swapped(dict(self.kwargs), known))
         return first_tensor(result)
 
 
@@ -721,15 +725,15 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(held)
 
 
-def _swapped(value: Any, known: Mapping[int, Tensor]) -> Any:
+def swapped(value: Any, known: Mapping[int, Tensor]) -> Any:
     """A value with some of its tensors replaced."""
     if isinstance(value, Tensor):
         return known.get(id(value), value)
     if isinstance(value, dict):
-        return {key: _swapped(held, known) for key, held in value.items()}
+        return {key: swapped(held, known) for key, held in value.items()}
     if isinstance(value, list):
-        return [_swapped(held, known) for held in value]
+        return [swapped(held, known) for held in value]
     if isinstance(value, tuple):
-        parts = tuple(_swapped(held, known) for held in value)
+        parts = tuple(swapped(held, known) for held in value)
         return type(value)(*parts) if hasattr(value, "_fields") else parts
     return value

@@ -58,11 +58,11 @@ class Pretrained:
         with torch.device("meta"):
             shell = self._build()
         self.parameters: int = sum(parameter.numel() for parameter in shell.parameters())
-        self.tokenizer = _read_tokenizer(name, self.place, self.trust)
+        self.tokenizer = read_tokenizer(name, self.place, self.trust)
         self.start_id, self.end_id = self._delimiters()
         self.pad_id = self._special("pad")
         self.mask_id = self._special("mask")
-        self.max_length = _longest(shell, self.tokenizer)
+        self.max_length = longest_text(shell, self.tokenizer)
         rows = shell.get_input_embeddings().num_embeddings
         if len(self.tokenizer) > rows:
             raise FaithscopeError(
@@ -338,7 +338,8 @@ def _read_config(name: str, place: str, classes: int, trust: Mapping[str, bool])
     return config
 
 
-def _read_tokenizer(name: str, place: str, trust: Mapping[str, bool]) -> Any:
+def read_tokenizer(name: str, place: str, trust: Mapping[str, bool]) -> Any:
+    """The fast tokenizer that comes with a model."""
     from transformers import AutoTokenizer
 
     complaint = FaithscopeError(
@@ -358,7 +359,7 @@ def _read_tokenizer(name: str, place: str, trust: Mapping[str, bool]) -> Any:
     return tokenizer
 
 
-def _longest(shell: nn.Module, tokenizer: Any) -> int:
+def longest_text(shell: nn.Module, tokenizer: Any) -> int:
     """The most tokens that the model has positions for and its tokenizer allows."""
     limits = [int(tokenizer.model_max_length)]  # astronomical where it was not set
     config: Any = shell.config

@@ -1,6 +1,6 @@
 """Ranks and spans of units, and what stands in the place of a removed unit."""
 
-from faithscope.perturb.fills import FILLS, Fill, FillContext
+from faithscope.perturb.fills import DEFAULTS, FILLS, Fill, FillContext
 from faithscope.perturb.spans import (
     TIES,
     Cut,
@@ -14,7 +14,8 @@ from faithscope.perturb.spans import (
     scaled,
     span_sums,
 )
-from faithscope.perturb.tokens import STRATEGIES, mask_tokens
+from faithscope.perturb.token_fills import TokenFill
+from faithscope.perturb.tokens import STRATEGIES, mask_tokens, units_to_mask
 from faithscope.perturb.units import (
     UNITS,
     UPSAMPLES,
@@ -29,6 +30,7 @@ from faithscope.perturb.units import (
 )
 
 __all__ = [
+    "DEFAULTS",
     "FILLS",
     "STRATEGIES",
     "TIES",
@@ -38,6 +40,7 @@ __all__ = [
     "Fill",
     "FillContext",
     "Span",
+    "TokenFill",
     "granularity_of",
     "groups",
     "in_range",
@@ -55,4 +58,5 @@ __all__ = [
     "to_pixels",
     "to_units",
     "unit_mask_to_pixels",
+    "units_to_mask",
 ]

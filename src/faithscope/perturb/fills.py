@@ -1,4 +1,4 @@
-"""Fills: what stands in the place of a removed unit.
+"""Fills: what stands in the place of a removed unit, if anything does.
 
 A fill prepares one *field* per intact image (the replacement values), then lays it over masked
 units. Only `inpaint` looks at the mask: it solves for the missing pixels from those that are left.
@@ -7,8 +7,8 @@ Everything is batched and stays on the device of the images.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,10 +16,14 @@ from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
 
 from faithscope.errors import FaithscopeError
 from faithscope.models.device import float64_device
+from faithscope.perturb.units import unit_mask_to_pixels
 from faithscope.registry import Registry
 from faithscope.rng import keyed_normal, stream_keys
 
-FILLS: Registry[Fill] = Registry("fill", group="faithscope.fills")
+TEXT_FILLS: Registry[Fill] = Registry("fill for texts", group="faithscope.text_fills")
+FILLS: Registry[Fill] = Registry("fill", group="faithscope.fills", variants={"text": TEXT_FILLS})
+DEFAULTS = {"image": "mean", "text": "mask"}
+"""What fill="auto" means."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,10 @@ class FillContext:
 
     keys: Sequence[str]
     seed: int
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    specials: Mapping[str, int | None] = field(default_factory=dict)
+    """Of texts, the ids of the tokenizer's tokens for "mask", "unk" and "pad"."""
 
 
 class Fill:
@@ -40,6 +46,9 @@ class Fill:
 
     name: str
     summary: str
+    drops: bool = False
+    """Whether units leave the input; they are replaced only where a model needs some and has none.
+    """
 
     def field(self, images: Tensor, context: FillContext) -> Tensor:
         """Replacement values for each intact image."""
@@ -48,6 +57,13 @@ class Fill:
     def apply(self, images: Tensor, mask: Tensor, field: Tensor) -> Tensor:
         """Replace the masked pixels, all channels at once."""
         return torch.where(mask, field, images)
+
+    def replaced(
+        self, inputs: Tensor, mask: Tensor, field: Tensor, shape: tuple[int, int]
+    ) -> Tensor:
+        """Replace the masked units, bool [B, n] with n = h·w of `shape`."""
+        size = (inputs.shape[-2], inputs.shape[-1])
+        return self.apply(inputs, unit_mask_to_pixels(mask, shape, size), field)
 
 
 class MeanFill(Fill):
@@ -58,6 +74,17 @@ class MeanFill(Fill):
 
     def field(self, images: Tensor, context: FillContext) -> Tensor:
         return images.mean(dim=(2, 3), keepdim=True)
+
+
+class DropFill(MeanFill):
+    """Nothing: the units leave the model's sequence, and the others keep their positions.
+
+    A model that has nothing to read once all are gone is given the mean there.
+    """
+
+    name = "drop"
+    summary = "they leave the sequence, the others keep their positions; needs units='patches'"
+    drops = True
 
 
 class BlackFill(Fill):
@@ -132,7 +159,7 @@ class InpaintFill(Fill):
         return torch.where(mask, filled.to(images.dtype), images)
 
 
-for _fill in (MeanFill(), BlackFill(), NoiseFill(), BlurFill(), InpaintFill()):
+for _fill in (MeanFill(), BlackFill(), NoiseFill(), BlurFill(), InpaintFill(), DropFill()):
     FILLS.register(_fill.name, _fill)
 
 

@@ -105,7 +105,7 @@ def removal(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | None:
 
 
 def performance(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | None:
-    """Performance of the retrained models against the share of tokens masked.
+    """Performance of the retrained models against the share of tokens or pixels masked.
 
     One panel per procedure side by side, one line per measure with its 95 % interval over seeds;
     random masking is grey and what the most common class alone would score is dotted. None for a
@@ -115,6 +115,7 @@ def performance(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | N
         return None
     curves = found.trained
     rows, metric = curves.curve_rows(), TEST_METRICS[curves.metric]
+    sample, units = curves.card.sample, curves.card.units
     procedures = [name for name in PANELS if name in curves.procedures]
     looks = line_looks(curves.measures, reserved=MEASURES)
     with house_style():
@@ -122,9 +123,9 @@ def performance(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | N
         for panel, name in zip(drawn, procedures, strict=True):
             _draw_rows(panel, [row for row in rows if row["procedure"] == name], "k", looks)
             for look in MAJORITY.values():
-                panel.axhline(curves.texts.majority.score, **look)
+                panel.axhline(curves.card.majority.score, **look)
             heading(panel, PANELS[name])
-            panel.set_xlabel("tokens masked, the most important first")
+            panel.set_xlabel(f"{units} masked, the most important first")
             if curves.metric != "cross_entropy":
                 in_percent(panel.yaxis, 1)
             in_percent(panel.xaxis, 100 if curves.is_relative else None)
@@ -133,11 +134,11 @@ def performance(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | N
     bands = f"Bands are 95 % intervals over {seeds} seeds" if seeds >= FEWEST_SEEDS else NO_ENDS
     return Plot(
         "curves",
-        "What masking the most important words costs",
+        f"What masking the most important {'words' if units == 'tokens' else units} costs",
         figure,
-        f"{metric} of retrained models against the share of tokens masked, by measure.",
-        f"For every level a new model is trained and tested on texts in which the tokens that a "
-        f"measure calls most important are masked. A faithful measure makes the {metric} "
+        f"{metric} of retrained models against the share of {units} masked, by measure.",
+        f"For every level a new model is trained and tested on {sample}s in which the {units} that "
+        f"a measure calls most important are masked. A faithful measure makes the {metric} "
         f"{'fall' if curves.is_better_higher else 'rise'} faster than random masking (grey); the "
         f"dotted line is what the most common class alone would score. {bands}.",
         {**looks, **MAJORITY},

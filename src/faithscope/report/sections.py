@@ -139,7 +139,7 @@ def racu(results: Mapping[str, Findings]) -> Section | None:
 
 
 def both_ends(results: Mapping[str, Findings]) -> Section | None:
-    """The most common class, and models of unmasked and of fully masked texts."""
+    """The most common class, and models of unmasked and of fully masked data."""
     whole = [found for found in trained(results).values() if is_masked_whole(found)]
     if not whole:
         return None
@@ -177,19 +177,20 @@ def texts(found: Findings) -> Section | None:
 
 
 def levels(found: Findings) -> Section | None:
-    """Performance at every level, as narrow as can be: bare numbers over tokens."""
+    """Performance at every level, as narrow as can be: bare numbers over units."""
     table, curves = curves_table({"": found}), found.trained
     if table is None:
         return None
     single = len(curves.procedures) == 1
     table = table.without(3 if single else 2)
     heads = (*table.heads[: table.names], *map(str, curves.levels))
-    over = "% of the tokens masked" if curves.is_relative else "tokens masked"
+    units = curves.card.units
+    over = f"% of the {units} masked" if curves.is_relative else f"{units} masked"
     unit = "" if curves.metric == "cross_entropy" else ", in %"
     means = "mean over seeds" if len(curves.seeds) > 1 else "of one seed"
     metric = TEST_METRICS[curves.metric]
     note = (
-        f"{metric[0].upper()}{metric[1:]} on the test split{unit}: {means}. The tokens that a "
+        f"{metric[0].upper()}{metric[1:]} on the test split{unit}: {means}. The {units} that a "
         "measure calls most important are masked, and a new model is trained."
     )
     note += f" By {PROCEDURES[curves.procedures[0]]}." if single else ""
@@ -198,8 +199,14 @@ def levels(found: Findings) -> Section | None:
 
 
 def _masked_note(found: Findings) -> str:
-    """What a model of fully masked texts can still know."""
+    """What a model of fully masked data can still know."""
     more = "what it scores above the most common class alone comes from"
+    if found.manifest.data.images is not None:
+        fill = found.manifest.protocol["fill"]
+        return (
+            f"A model of which every {found.trained.card.unit} is masked still sees what the fill "
+            f"'{fill}' keeps of an image: {more} that."
+        )
     if any(found.examples["auxiliary"].to_pylist()):
         return (
             "A model whose every token is masked still reads the second text, which is never "
@@ -241,14 +248,14 @@ def metrics(found: Findings) -> Section:
 def protocol(found: Findings) -> Section:
     """The options that decide what a number means."""
     facts = []
-    if (about := found.manifest.data.texts) is not None:
+    if (about := found.manifest.data.splits) is not None:
         best = TEST_METRICS[about.selection]
         chosen = f"The epoch with the best {best} on the validation split is tested."
         facts.append(("metric", TEST_METRICS[about.metric], chosen))
     known = options(type(found.manifest.plan.request))
     for name, value in found.manifest.protocol.items():
         meaning = known[name].meaning(value)
-        if name == "fill":
+        if name == "fill" and value is not None:
             meaning = meaning.format(summary=FILLS[value].summary) if value in FILLS else ""
         facts.append((name, written(value), meaning))
     return Section("Protocol", facts=facts)
@@ -265,8 +272,14 @@ def about(found: Findings) -> Section:
         recipe = model.recipe.model_dump().items()
         parts = (f"{name.replace('_', ' ')} {written(value)}" for name, value in recipe)
         rows.append(("training", ", ".join(parts)))
-    rows += [("data", data.name), *_texts(found), *_images(found), ("hash", data.fingerprint)]
-    notes = " ".join(data.texts.notes) if data.texts is not None else ""
+    rows += [
+        ("data", data.name),
+        *_texts(found),
+        *_pixels(found),
+        *_images(found),
+        ("hash", data.fingerprint),
+    ]
+    notes = " ".join(data.splits.notes) if data.splits is not None else ""
     return Section(
         "Model and data",
         facts=[(name, text, notes * (name == "data")) for name, text in rows if text],
@@ -326,6 +339,20 @@ def _texts(found: Findings) -> list[tuple[str, str]]:
     ]
 
 
+def _pixels(found: Findings) -> list[tuple[str, str]]:
+    """Images that models were trained on."""
+    card = found.manifest.data.images
+    if card is None:
+        return []
+    score = test_score(card.metric, card.majority.score)
+    return [
+        ("images", _listed(card.sizes)),
+        ("size", f"{card.width}×{card.height} pixels, {counted(card.channels, 'colour')}"),
+        ("classes", ", ".join(card.classes)),
+        ("most common class", f"{card.majority.label}, alone it would score {score}"),
+    ]
+
+
 def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {number:,}" for name, number in counts.items() if number)
 
@@ -369,6 +396,6 @@ def facts(found: Findings) -> list[str]:
         said += [
             f"{counted(len(found.trained.levels), 'level')} of masking",
             f"{counted(spent.trainings, 'training')} in {took}",
-            counted(found.trained.tested, "test text"),
+            counted(found.trained.tested, f"test {found.trained.card.sample}"),
         ]
     return said

@@ -101,7 +101,8 @@ def without_racu(results: Results) -> str:
     few = [run for run in trained(results) if run not in relative(results)]
     if not few:
         return ""
-    have = "masks a few tokens and has" if len(few) == 1 else "mask a few tokens and have"
+    units = _units({run: results[run] for run in few})
+    have = f"masks a few {units} and has" if len(few) == 1 else f"mask a few {units} and have"
     return f"{in_words(few)} {have} no RACU, which is relative to masking everything."
 
 
@@ -122,11 +123,13 @@ def curves_table(results: Results) -> Table | None:
     def rows_of(found: Findings) -> list[Row]:
         curves = found.trained
         names = {"metric": curves.metric, "strategy": curves.request.strategy}
+        names["unit"] = curves.card.unit
         return [{**names, **row} for row in _ordered(found, curves.curve_rows())]
 
     caption = (
-        "Performance on the test split when so many tokens are masked, the most important first, "
-        "and the model is trained again: mean over seeds, in % but for the cross-entropy"
+        f"Performance on the test split when so many {_units(results)} are masked, the most "
+        "important first, and the model is trained again: mean over seeds, in % but for the "
+        "cross-entropy"
     )
     return _pivot(
         "curves",
@@ -134,7 +137,7 @@ def curves_table(results: Results) -> Table | None:
         _records(trained(results), rows_of),
         results,
         ("data set", "model", "procedure", "measure"),
-        lambda row: _level(row["strategy"], row["k"]),
+        lambda row: _level(row["strategy"], row["k"], row["unit"]),
         lambda row: Number(row["mean"], form=_form(row["metric"], BARE)),
         order=lambda row: (row["strategy"], row["k"]),
     )
@@ -144,7 +147,7 @@ def majority_table(results: Results) -> Table | None:
     """The paper's Table 4: the most common class alone, and models that see only masks."""
 
     def rows_of(found: Findings) -> list[Row]:
-        curves, majority = found.trained, found.trained.texts.majority
+        curves, majority = found.trained, found.trained.card.majority
         row: Row = {"metric": curves.metric, "majority_class": majority.label}
         row["majority"] = majority.score
         for name, level in (("masked", 100), ("unmasked", 0)):
@@ -161,8 +164,9 @@ def majority_table(results: Results) -> Table | None:
         cells.append((*about, Number(row["majority"], form=form), *ends))
     caption = (
         "Performance on the test split: of the most common class alone, of models whose every "
-        "token is masked and of models of the unmasked texts; mean over seeds with the distances "
-        "to the ends of its 95 % interval" + why_no_ends(rows, "unmasked_ci_low")
+        f"{_word(results, 'unit')} is masked and of models of the unmasked "
+        f"{_word(results, 'sample')}s; mean over seeds with the distances to the ends "
+        "of its 95 % interval" + why_no_ends(rows, "unmasked_ci_low")
     )
     names = ("data set", "model", "metric", "most common class")
     heads = (*names, "its score", "all masked", "unmasked")
@@ -209,8 +213,8 @@ def time_table(results: Results) -> Table | None:
         for row in rows
     )
     caption = (
-        "What one step takes: explaining every text by one model, and training the next model; of "
-        "models that are trained together, the share of one"
+        f"What one step takes: explaining every {_word(results, 'sample')} by one model, and "
+        "training the next model; of models that are trained together, the share of one"
     )
     heads = ("data set", "model", "measure", "explaining", "training", "together")
     return Table("time", caption, heads, cells, names=3, records=rows) if rows else None
@@ -290,8 +294,20 @@ def _form(metric: str, share: Form) -> Form:
     return LOSS if metric == "cross_entropy" else share
 
 
-def _level(strategy: str, k: int) -> str:
-    return f"{k} %" if strategy == "relative" else f"{k} token{'s' * (k != 1)}"
+def _level(strategy: str, k: int, unit: str = "token") -> str:
+    if strategy == "relative":
+        return f"{k} %"
+    return f"{k} {unit}{('es' if unit == 'patch' else 's') * (k != 1)}"
+
+
+def _word(results: Results, name: str) -> str:
+    """What all runs call a sample, or a unit; those of several kinds are listed."""
+    words = [getattr(found.trained.card, name) for found in trained(results).values()]
+    return " or ".join(dict.fromkeys(words))
+
+
+def _units(results: Results) -> str:
+    return _word(results, "units")
 
 
 def _pivot(

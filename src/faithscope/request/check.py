@@ -46,8 +46,12 @@ def check_request(kind: type[R], values: Mapping[str, Any], *, of: str = "option
             name, known[name], kind.model_fields[name].annotation, given[name]
         ) from None
     for name, option in known.items():
-        if option.choices and getattr(request, name) not in registry(option.choices):
-            raise unknown(option.noun, str(getattr(request, name)), registry(option.choices))
+        value = getattr(request, name)
+        if option.choices and value is not None and value != "auto":
+            known_as = registry(option.choices)
+            valid = {*known_as, *(held for one in known_as.variants.values() for held in one)}
+            if value not in valid:
+                raise unknown(option.noun, str(value), sorted(valid))
     _check_target(request, known)
     return request
 

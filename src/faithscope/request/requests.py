@@ -208,28 +208,47 @@ class Perturb(Request):
     fill: Annotated[
         str,
         Option(
-            "What replaces removed units; see `list fills`.",
+            "What replaces removed units; auto is mean for images, mask for texts; see "
+            "`list fills`.",
             "the name of a fill",
             "fill",
             metavar="NAME",
             aliases=("fills",),
             axis=True,
             choices="fill",
-            meanings={"": "Removed units are replaced: {summary}."},
+            meanings={
+                "drop": "Removed units are not replaced: {summary}.",
+                "": "Removed units are replaced: {summary}.",
+            },
         ),
-    ] = "mean"
+    ] = "auto"
     units: Annotated[
-        Literal["pixels", "patches"],
+        Literal["auto", "pixels", "patches", "tokens", "words"],
         Option(
-            "What is ranked and removed.",
+            "What is ranked and removed; auto is pixels of images, tokens of texts.",
             noun="units",
             axis=True,
             meanings={
                 "pixels": "Single pixels are ranked and removed.",
                 "patches": "Whole patches are ranked and removed.",
+                "tokens": "Single tokens are ranked and removed; special tokens never are.",
+                "words": "Whole words are ranked and removed; a word weighs the sum of its pieces.",
             },
         ),
-    ] = "pixels"
+    ] = "auto"
+    side: Annotated[
+        Literal["both", "first", "second"],
+        Option(
+            "Of pairs of texts, the side that is ranked and removed.",
+            noun="side",
+            axis=True,
+            meanings={
+                "both": "Of pairs of texts both are ranked and removed.",
+                "first": "Of pairs of texts the first is ranked and removed, the second is read.",
+                "second": "Of pairs of texts the second is ranked and removed, the first is read.",
+            },
+        ),
+    ] = "both"
     upsample: Annotated[
         Literal["bilinear", "nearest"],
         Option(
@@ -343,9 +362,9 @@ class Retrain(Request):
     model: Annotated[
         str,
         Option(
-            "The model to train.",
-            "the name of a text model",
-            metavar="bilstm|hf:ID",
+            "The model to train: of texts bilstm or hf:ID, of images vit(dim=192, depth=6).",
+            "the name of a model to train",
+            metavar="bilstm|hf:ID|vit",
             aliases=("models",),
             axis=True,
         ),
@@ -354,7 +373,8 @@ class Retrain(Request):
         str,
         Option(
             "babi:DIR(task=1), sst:DIR, imdb:DIR, snli:DIR, mimic:DIR(subset=anemia), hf:ID, "
-            "bundled:babi1 or your own .csv, .tsv, .jsonl; see `list texts`.",
+            "bundled:babi1 or your own .csv, .tsv, .jsonl; see `list texts`. Images: cifar10:DIR, "
+            "cifar100:DIR, array:FILE.npz, a folder, bundled:cifar10.",
             "the name of a data set or a path",
             metavar="NAME",
             aliases=("dataset", "datasets"),
@@ -366,7 +386,8 @@ class Retrain(Request):
     methods: Annotated[
         Names,
         Option(
-            "'all' are the paper's measures, 'registered' all of them; see `list measures`.",
+            "'all' are the paper's measures, 'registered' all of them; see `list measures`, or "
+            "`list methods` of images.",
             "names of measures",
             metavar=SPECS,
             name="measures",
@@ -405,12 +426,12 @@ class Retrain(Request):
     strategy: Annotated[
         Literal["relative", "count"],
         Option(
-            "Levels in percent, or in tokens.",
+            "Levels in percent, or in tokens or pixels.",
             noun="strategy",
             differs="never",
             meanings={
-                "relative": "Levels are percentages of a text's tokens, rounded down.",
-                "count": "Levels are numbers of tokens.",
+                "relative": "Levels are percentages of what a text or image has, rounded down.",
+                "count": "Levels are numbers of tokens, pixels or patches.",
             },
         ),
     ] = "relative"
@@ -422,8 +443,8 @@ class Retrain(Request):
             metavar="roar,recursive",
             differs="freely",
             meanings={
-                "": "ROAR ranks the tokens once, by the model of the unmasked texts; Recursive "
-                "ROAR ranks them again at each level, by the model trained there."
+                "": "ROAR ranks once, by the model of the unmasked data; Recursive ROAR ranks "
+                "again at each level, by the model trained there."
             },
         ),
     ] = ("roar", "recursive")
@@ -433,11 +454,39 @@ class Retrain(Request):
     ] = None
     batch_size: Annotated[
         Positive | None,
-        Option("Texts per training step. [default: the paper's]", AT_LEAST_1, metavar="N"),
+        Option(
+            "Texts or images per training step. [default: the paper's]", AT_LEAST_1, metavar="N"
+        ),
     ] = None
     learning_rate: Annotated[
         Annotated[float, Field(ge=1e-12, allow_inf_nan=False)] | None,
         Option("Learning rate of Adam. [default: the paper's]", "a number above 0", metavar="X"),
+    ] = None
+    fill: Annotated[
+        str | None,
+        Option(
+            "Of images, what replaces masked units; see `list fills`. [default: mean]",
+            "the name of a fill",
+            "fill",
+            metavar="NAME",
+            choices="fill",
+            meanings={
+                "None": "Of texts: masked tokens become the mask token.",
+                "": "Masked units are replaced: {summary}.",
+            },
+        ),
+    ] = None
+    units: Annotated[
+        Literal["pixels", "patches"] | None,
+        Option(
+            "Of images, what is ranked and masked. [default: pixels]",
+            noun="units",
+            meanings={
+                "None": "Of texts: tokens are ranked and masked.",
+                "pixels": "Single pixels are ranked and masked.",
+                "patches": "Whole patches are ranked and masked.",
+            },
+        ),
     ] = None
     specials: Annotated[
         bool,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -142,20 +142,71 @@ class Vectors(Typed):
     size: Whole
 
 
-class TextCard(Typed):
-    """What is known of a data set of texts."""
+class SplitsCard(Typed):
+    """What is known of data to train on, texts or images."""
 
-    kind: str
+    sample: ClassVar[str]
+    """One of them, in a word."""
+
     classes: tuple[str, ...]
     metric: str
     selection: str
     sizes: dict[str, Whole]
+    majority: Majority
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """What is masked, in a word."""
+        raise NotImplementedError
+
+    @property
+    def units(self) -> str:
+        """Several of them."""
+        return f"{self.unit}s" if self.unit != "patch" else "patches"
+
+    @property
+    def cut(self) -> int:
+        """How many samples were longer than the model reads."""
+        return 0
+
+
+class TextCard(SplitsCard):
+    """What is known of a data set of texts."""
+
+    sample: ClassVar[str] = "text"
+
+    kind: str
     mean_length: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     vocabulary: Whole
-    majority: Majority
     truncated: dict[str, Whole] = Field(default_factory=dict)
     vectors: Vectors | None = None
-    notes: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """Tokens are masked."""
+        return "token"
+
+    @property
+    def cut(self) -> int:
+        """How many texts were longer than the model reads."""
+        return sum(self.truncated.values())
+
+
+class ImageCard(SplitsCard):
+    """What is known of a data set of images that was trained on."""
+
+    sample: ClassVar[str] = "image"
+
+    height: Positive
+    width: Positive
+    channels: Positive
+    masked: Literal["pixel", "patch"] = "pixel"
+
+    @property
+    def unit(self) -> str:
+        """Pixels, or whole patches."""
+        return self.masked
 
 
 class DataCard(Typed):
@@ -168,6 +219,12 @@ class DataCard(Typed):
     skipped: tuple[Left, ...] = ()
     failed: tuple[Failed, ...] = ()
     texts: TextCard | None = None
+    images: ImageCard | None = None
+
+    @property
+    def splits(self) -> SplitsCard | None:
+        """What models were trained on."""
+        return self.texts or self.images
 
 
 class Cost(Typed):
@@ -220,6 +277,7 @@ class Doubt(Typed):
 
     kind: Literal[
         "probabilities",
+        "refilled",
         "failed",
         "undefined",
         "few_seeds",

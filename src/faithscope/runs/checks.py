@@ -42,7 +42,7 @@ NEEDED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 LEAST = {"label": -1, "target": -1, "predicted": -2, "top1": -2}
 """Where there is no class, or the model raised; all other whole numbers are 0 or more."""
 SECONDS = ("seconds", "explaining")
-PICTURES = ("png", "jpeg", "plain", "signed", "constant", "nan")
+PICTURES = ("png", "jpeg", "text", "plain", "signed", "constant", "nan")
 
 
 def check_rows(plan: Plan, name: str, table: pa.Table) -> None:

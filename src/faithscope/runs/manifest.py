@@ -58,7 +58,7 @@ class Manifest(Typed):
         random = {None, *(label for label, card in self.methods.items() if card.is_random)}
         if not {card.matched_random for card in self.methods.values()} <= random:
             raise ValueError("it compares with a random method that is none of its own")
-        if (self.data.texts is not None) != (self.kind == "retrain"):
+        if (self.data.splits is not None) != (self.kind == "retrain"):
             raise ValueError("its data is not of its kind")
         return self
 

@@ -303,7 +303,7 @@ def _axes(first: Findings, second: Findings, metrics: Iterable[str]) -> dict[str
     if data[0].fingerprint == data[1].fingerprint:
         pass
     elif data[0].name == data[1].name and not first.samples.num_rows:
-        axes["data"] = f"data: other texts of the name {data[0].name}"
+        axes["data"] = f"data: other {first.trained.card.sample}s of the name {data[0].name}"
     elif data[0].name != data[1].name:
         axes["data"] = f"data: {data[0].name} → {data[1].name}"
     known = options(type(first.manifest.plan.request))

@@ -16,7 +16,7 @@ from faithscope.errors import choose
 from faithscope.metrics import Curves as MeasureCurves
 from faithscope.metrics import absolute_area, racu, racu_doubts
 from faithscope.request import Retrain
-from faithscope.runs.cards import TextCard
+from faithscope.runs.cards import SplitsCard
 from faithscope.runs.plan import Plan
 from faithscope.verdicts.statistics import interval_or_nan
 
@@ -32,7 +32,7 @@ class Trainings:
     """Every point of every curve of a run, and what sums them up."""
 
     plan: Plan
-    texts: TextCard
+    card: SplitsCard
     table: pa.Table
 
     @property
@@ -65,11 +65,11 @@ class Trainings:
     @property
     def metric(self) -> str:
         """The test metric that the paper reports for this data."""
-        return self.texts.metric
+        return self.card.metric
 
     @property
     def is_relative(self) -> bool:
-        """Whether levels are percentages of a text's tokens, which RACU needs."""
+        """Whether levels are percentages of a sample's units, which RACU needs."""
         return self.request.strategy == "relative"
 
     @property
@@ -79,7 +79,7 @@ class Trainings:
 
     @property
     def last(self) -> int:
-        """The level that is no measure's own: 100 %, or none if tokens are counted."""
+        """The level that is no measure's own: 100 %, or none if units are counted."""
         return 100 if self.is_relative else 2**31
 
     @property
@@ -94,27 +94,27 @@ class Trainings:
 
     @property
     def tested(self) -> int:
-        """How many texts the test split has."""
-        return self.texts.sizes.get("test", 0)
+        """How many samples the test split has."""
+        return self.card.sizes.get("test", 0)
 
     def noise(self, value: float) -> float:
-        """Two standard errors of a share of the test texts; none of a cross-entropy."""
+        """Two standard errors of a share of the test samples; none of a cross-entropy."""
         inside = min(max(value, 0.0), 1.0)
         return 2 * float(np.sqrt(inside * (1 - inside) / max(self.tested, 1)))
 
     @property
     def base_and_majority(self) -> tuple[float, float]:
-        """How models of the intact texts do, in the mean, and the most common class alone."""
+        """How models of the intact data do, in the mean, and the most common class alone."""
         base = self.values(BASELINE, self.procedures[0])[:, 0]
         base = base[np.isfinite(base)]  # a model that diverged has no score
         mean = float(base.mean()) if len(base) else float("nan")
-        return mean, self.texts.majority.score
+        return mean, self.card.majority.score
 
     @property
     def is_unlearned(self) -> bool:
-        """Whether models of the intact texts are no better than the most common class alone.
+        """Whether models of the intact data are no better than the most common class alone.
 
-        Better by less than two standard errors on as many test texts may be chance, and is not.
+        Better by less than two standard errors on as many test samples may be chance, and is not.
         """
         base, majority = self.base_and_majority
         if not self.is_better_higher:
@@ -181,11 +181,11 @@ class Trainings:
             }
 
     def one_class(self) -> list[Row]:
-        """Trainings on partly masked texts that give one class as their only answer.
+        """Trainings on partly masked data that give one class as their only answer.
 
         Nothing was left to learn there, or the training failed. Their accuracy a is the share of
         that class, and its F1 the only one of C that is not 0: macro-F1 is 2a / (1 + a) / C. That
-        other answers give a whole C is a coincidence of few test texts.
+        other answers give a whole C is a coincidence of few test samples.
         """
         found = []
         for measure, procedure in self.kinds:
@@ -203,7 +203,7 @@ class Trainings:
     def at_level(self, k: int) -> Row:
         """Performance at 0 % or 100 %, which all measures share: mean and interval over seeds.
 
-        NaN for a level that is none of the run's, or that only means "so many tokens".
+        NaN for a level that is none of the run's, or that only means "so many units".
         """
         ends = ("mean", "ci_low", "ci_high")
         if (k and not self.is_relative) or k not in self.levels:

@@ -76,10 +76,10 @@ class Findings(Run):
     @cached_property
     def trained(self) -> Trainings:
         """The trainings as curves; refused of a run that trained nothing."""
-        texts = self.manifest.data.texts
-        if texts is None:
+        card = self.manifest.data.splits
+        if card is None:
             raise FaithscopeError("This run trained no models: it has no curves over levels.")
-        return Trainings(self.manifest.plan, texts, self.trainings)
+        return Trainings(self.manifest.plan, card, self.trainings)
 
     @cached_property
     def cube(self) -> Array:

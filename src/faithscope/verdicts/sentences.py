@@ -75,7 +75,7 @@ def headline(found: Findings) -> str:
 def deciding(found: Findings) -> list[str]:
     """The metrics with a score; of trainings the first, since all read the same curves.
 
-    Where tokens were counted RACU has none, and the end of the curve decides. The mean curve does
+    Where units were counted RACU has none, and the end of the curve decides. The mean curve does
     so only if it is alone: it is for comparisons of runs.
     """
     scored = _scored(found)
@@ -124,7 +124,7 @@ def kinds_in_words(kinds: Mapping[str, Sequence[str]], metrics: Sequence[str]) -
 def leader(found: Findings, procedure: str | None) -> str:
     """Which method has the best mean by the metric that counts, and how sure that is.
 
-    Only of trainings, where one metric does: RACU or, where tokens were counted, the end.
+    Only of trainings, where one metric does: RACU or, where units were counted, the end.
     """
     if procedure is None:
         return ""
@@ -309,7 +309,7 @@ def _unlearned(found: Findings, doubt: Doubt) -> str:
     metric = found.trained.metric
     base, majority = (test_score(metric, number) for number in doubt.numbers)
     return (
-        f"{found.manifest.model.name} did not learn: on the intact texts of "
+        f"{found.manifest.model.name} did not learn: on the intact {found.trained.card.sample}s of "
         f"{found.manifest.data.name} it reaches {base} ({TEST_METRICS[metric]}), not significantly "
         f"better than always guessing the most common class ({majority}), so there is nothing that "
         "an explanation could show."
@@ -318,8 +318,8 @@ def _unlearned(found: Findings, doubt: Doubt) -> str:
 
 def _no_loss(found: Findings, doubt: Doubt) -> str:
     return (
-        f"RACU is not defined for seed{_listed(doubt.seeds)}: masking random tokens loses no "
-        "performance; left out of means and intervals."
+        f"RACU is not defined for seed{_listed(doubt.seeds)}: masking random "
+        f"{found.trained.card.units} loses no performance; left out of means and intervals."
     )
 
 
@@ -348,13 +348,13 @@ def _clipped(found: Findings, doubts: Sequence[Doubt]) -> str:
 
 def _counted(found: Findings, doubt: Doubt) -> str:
     return (
-        "RACU is not defined where tokens are counted, since not all of them are masked in the "
-        "end: verdicts are by where the curves end."
+        f"RACU is not defined where {found.trained.card.units} are counted, since not all of "
+        "them are masked in the end: verdicts are by where the curves end."
     )
 
 
 def _rising(found: Findings, doubt: Doubt) -> str:
-    unit = " %" if found.trained.is_relative else " tokens"
+    unit = " %" if found.trained.is_relative else f" {found.trained.card.units}"
     start, stop = doubt.levels
     return (
         f"{doubt.method} ({doubt.procedure}): performance rises by "
@@ -375,11 +375,13 @@ def _recovery(found: Findings, doubts: Sequence[Doubt]) -> str:
         cases.append(f"and {more:,} more")
     answers = Counter(row["measure"] for row in found.trained.one_class())
     counts = ", ".join(f"{measure} {count:,}" for measure, count in answers.items())
-    other = f" Trainings on masked texts that answer one class only: {counts}." if answers else ""
+    card = found.trained.card
+    other = f" Trainings on masked {card.sample}s that answer one class only: {counts}."
+    other = other if answers else ""
     return (
-        "Performance falls to guessing and is higher again with more masked, which lost tokens "
-        "cannot do: a training failed there or the masks give the class away, and RACU takes the "
-        f"fall for tokens that mattered ({'; '.join(cases)}).{other}"
+        f"Performance falls to guessing and is higher again with more masked, which lost "
+        f"{card.units} cannot do: a training failed there or the masks give the class away, and "
+        f"RACU takes the fall for {card.units} that mattered ({'; '.join(cases)}).{other}"
     )
 
 
@@ -429,6 +431,13 @@ def _probabilities(found: Findings, doubt: Doubt) -> str:
     return probabilities(found.manifest.model.name, doubt.names[0])
 
 
+def _refilled(found: Findings, doubt: Doubt) -> str:
+    return (
+        f"{found.manifest.model.name} pools patches and has none when all are dropped: there it "
+        f"was given the mean fill, and scores that read that answer are flagged '{doubt.names[0]}'."
+    )
+
+
 def _failed(found: Findings, doubt: Doubt) -> str:
     return (
         f"The model or a method failed on {doubt.count:,} of {counted(doubt.total or 0, 'image')} "
@@ -447,6 +456,7 @@ def _undefined(found: Findings, doubt: Doubt) -> str:
 
 _DOUBTS = {
     "probabilities": _probabilities,
+    "refilled": _refilled,
     "failed": _failed,
     "undefined": _undefined,
     "few_seeds": _few_seeds,
@@ -465,13 +475,13 @@ _DOUBTS_TOGETHER = {"clipped": _clipped, "recovery": _recovery}
 
 
 def ends_sentence(found: Findings) -> str:
-    """How models of unmasked and of fully masked texts do."""
+    """How models of unmasked and of fully masked data do."""
     curves = found.trained
     said = f"Unmasked the models reach {test_score(curves.metric, curves.at_level(0)['mean'])}"
     masked = curves.at_level(100)["mean"]
     if not math.isnan(masked):
-        said += f", with every token masked {test_score(curves.metric, masked)}"
-    majority = test_score(curves.metric, curves.texts.majority.score)
+        said += f", with every {curves.card.unit} masked {test_score(curves.metric, masked)}"
+    majority = test_score(curves.metric, curves.card.majority.score)
     name = TEST_METRICS[curves.metric]
     return f"{said} ({name}); the most common class alone would score {majority}."
 

@@ -124,7 +124,8 @@ def test_patch_methods_score_the_same_however_they_are_batched(case):
 
 @pytest.mark.parametrize("fill", list(FILLS))
 def test_no_fill_depends_on_the_batch_size(case, fill):
-    results = [everything(*case, fill=fill, batch_size=size) for size in (3, 1000)]
+    units = "patches" if FILLS[fill].drops else "pixels"
+    results = [everything(*case, fill=fill, units=units, batch_size=size) for size in (3, 1000)]
     assert_same_scores(*results)
 
 

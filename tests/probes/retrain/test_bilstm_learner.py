@@ -9,6 +9,7 @@ from safetensors.torch import load, save
 from torch.nn import functional
 
 import faithscope.probes.retrain.bilstm as module
+import faithscope.probes.retrain.pack as pack
 from bilstm_tasks import benchmark, masked, rows_of, small_learner, split, task, train
 from faithscope.data.text import WordVectors
 from faithscope.data.text_sources import load_text
@@ -265,7 +266,7 @@ class TestBestEpoch:
     def scripted(self, monkeypatch, columns, selection="auroc"):
         """Train a pack whose validation scores are given; also every epoch's weights."""
         rows = iter(np.array(columns).T.flatten().tolist())
-        monkeypatch.setattr(module, "selection_score", lambda *_: next(rows))
+        monkeypatch.setattr(pack, "selection_score", lambda *_: next(rows))
         data = task(selection=selection)
         models, epochs = len(columns), len(columns[0])
         learner = small_learner(data, epochs=epochs)

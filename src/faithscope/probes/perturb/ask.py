@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +15,11 @@ from torch import Tensor
 from faithscope.data import Batch
 from faithscope.errors import FaithscopeError, said
 from faithscope.methods import Method, explain_images
+from faithscope.methods.layout import Inputs
 from faithscope.metrics import AUTO_K, Metric, auto_k
 from faithscope.models import Model, PassCounter, undisturbed
 from faithscope.models.device import float64_device, placed, wait_for
+from faithscope.models.dropping import Dropping
 from faithscope.perturb import (
     Fill,
     FillContext,
@@ -67,6 +69,12 @@ class Setup:
     metrics: Sequence[Metric]
     maps: Mapping[str, GivenMaps]
     target: str | int | Tensor
+    dropping: Dropping | None = None
+
+    @property
+    def is_refilled(self) -> bool:
+        """Whether the fill that drops units must stand in where none is left."""
+        return self.dropping is not None and not self.dropping.alone
 
     @property
     def explain_batch_size(self) -> int:
@@ -145,8 +153,8 @@ def ask_shard(
     device: whoever reads them waits for them, and the next shard can be asked meanwhile.
     """
     model, request = setup.model, setup.request
-    responder = Responder(setup.forward, setup.fill, setup.batch_size, advance)
-    images = placed(batch.images, model.device)
+    responder = Responder(setup.forward, setup.fill, setup.batch_size, advance, setup.dropping)
+    images: Any = placed(batch.images, model.device)
     inputs = images.to(setup.forward.dtype)
     with undisturbed(model.module):
         log_p0, predicted, target = _intact(setup, responder, batch, inputs)
@@ -163,7 +171,7 @@ def ask_shard(
         miniatures = _miniatures(setup, maps, pictures)
         ranked = _rank(setup, maps, images)
         del maps
-        context = FillContext(batch.keys, request.seed, model.mean, model.std)
+        context = FillContext(batch.keys, request.seed, model.mean, model.std, model.specials)
         exact = images.to(torch.promote_types(images.dtype, inputs.dtype))
         field = _field(setup, exact, context).to(inputs.dtype)
         subject = Subject(inputs, field, ranked.ranks.flatten(0, 1).to(inputs.device), ranked.shape)
@@ -195,7 +203,7 @@ def ask_shard(
 
 
 def _intact(
-    setup: Setup, responder: Responder, batch: Batch, inputs: Tensor
+    setup: Setup, responder: Responder, batch: Batch, inputs: Inputs
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the intact images; gives log p of the target, the predicted class, the target."""
     target = _given_target(setup, batch)
@@ -228,7 +236,7 @@ def _raised(
     return list(found.values())
 
 
-def _field(setup: Setup, images: Tensor, context: FillContext) -> Tensor:
+def _field(setup: Setup, images: Any, context: FillContext) -> Tensor:
     try:
         return setup.fill.field(images, context)
     except FaithscopeError:
@@ -255,7 +263,7 @@ def _given_target(setup: Setup, batch: Batch) -> Tensor | None:
 def _maps(
     setup: Setup,
     batch: Batch,
-    images: Tensor,
+    images: Any,
     target: Tensor,
     failed: Tensor,
     failures: list[Failure],
@@ -286,16 +294,18 @@ def _miniatures(setup: Setup, maps: Sequence[Tensor], count: int) -> dict[str, T
             longest = max(values.shape[-2:])
             high, wide = (max(1, side * MINIATURE // longest) for side in values.shape[-2:])
             shown = values[:count, None].to(torch.promote_types(values.dtype, torch.float32))
-            if longest > MINIATURE:
+            if longest > MINIATURE and setup.model.modality == "image":
                 shown = F.adaptive_avg_pool2d(shown, (high, wide))
             small[column.label] = shown[:, 0]
     return small
 
 
-def _granularity(setup: Setup, column: Column, maps: Tensor, images: Tensor) -> str:
+def _granularity(setup: Setup, column: Column, maps: Tensor, images: Inputs) -> str:
     """What a method declares, else by the shape of its maps; it is the same for every image."""
     if column.method and column.method.granularity != "any":
         return column.method.granularity
+    if setup.model.modality == "text":
+        return "token"
     size = (images.shape[-2], images.shape[-1])
     shape = (maps.shape[-2], maps.shape[-1])
     found = granularity_of(shape, size, setup.model.grid(*size))
@@ -317,7 +327,7 @@ def _clock(device: torch.device) -> float:
 def _explain(
     setup: Setup,
     batch: Batch,
-    images: Tensor,
+    images: Any,
     target: Tensor,
     wanted: list[tuple[Method, int]],
     failed: Tensor,
@@ -392,7 +402,7 @@ def _explain_one(
     return maps
 
 
-def _stacked(maps: Sequence[Tensor | None], images: Tensor) -> Tensor:
+def _stacked(maps: Sequence[Tensor | None], images: Inputs) -> Tensor:
     """Maps of single images as one tensor, those that are missing as NaN."""
     known = next((held for held in maps if held is not None), None)
     place = float64_device(images.device)
@@ -401,7 +411,7 @@ def _stacked(maps: Sequence[Tensor | None], images: Tensor) -> Tensor:
     return torch.cat([empty if held is None else held for held in maps])
 
 
-def _rank(setup: Setup, maps: Sequence[Tensor], images: Tensor) -> Ranked:
+def _rank(setup: Setup, maps: Sequence[Tensor], images: Inputs) -> Ranked:
     """Bring every map to units, rank them, and sum the salience of every cut that is planned."""
     request = setup.request
     shape = size = (images.shape[-2], images.shape[-1])

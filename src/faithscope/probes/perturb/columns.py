@@ -16,6 +16,7 @@ from faithscope.probes.perturb.ask import Column
 from faithscope.probes.perturb.failures import all_refused
 from faithscope.probes.perturb.maps import GivenMaps
 from faithscope.probes.refusals import leave_out
+from faithscope.registry import Registry
 from faithscope.request import Perturb
 from faithscope.runs.cards import Left
 
@@ -41,7 +42,7 @@ def choose_columns(
     Methods and given maps are tried on the first image of `example` that can be explained: what the
     model refuses is left out, and every grid that is found has a random attribution of its own.
     """
-    _check_names(methods, given)
+    _check_names(methods, given, METHODS.of(model.modality))
     images = example.images
     size = (images.shape[-2], images.shape[-1])
     grid = model.grid(*size)
@@ -61,8 +62,8 @@ def choose_columns(
     )
 
     def granularity(label: str, declared: str = "any") -> str:
-        if declared != "any":
-            return declared
+        if declared != "any" or model.modality == "text":
+            return "token" if model.modality == "text" else declared
         return granularity_of(shapes[label], size, grid) if label in shapes else ""
 
     columns = [
@@ -73,10 +74,11 @@ def choose_columns(
     columns += [Column(name, granularity=granularity(name)) for name in given]
     baselines = {held.label: held for held in kept if held.is_random}
     if request.random_draws:
-        for found in dict.fromkeys(["pixel", "patch", *(held.granularity for held in columns)]):
+        usual = ["token"] if model.modality == "text" else ["pixel", "patch"]
+        for found in dict.fromkeys([*usual, *(held.granularity for held in columns)]):
             if found and (found != "patch" or grid is not None):
                 label = matched_label(found)
-                baselines.setdefault(label, method_of(label))
+                baselines.setdefault(label, method_of(label, modality=model.modality))
     for label, method in baselines.items():
         if any(label == column.label for column in columns):
             raise _is_of_random(label)
@@ -95,17 +97,19 @@ def matched_label(granularity: str) -> str:
     >>> [matched_label(size) for size in ("pixel", "patch", "7×7")]
     ['random', 'random_patch', 'random(grid=7x7)']
     """
-    usual = {"pixel": "random", "patch": "random_patch"}
+    usual = {"pixel": "random", "patch": "random_patch", "token": "random"}
     return usual.get(granularity) or f"random(grid={granularity.replace('×', 'x')})"
 
 
-def _check_names(methods: Sequence[Method], given: Mapping[str, GivenMaps]) -> None:
+def _check_names(
+    methods: Sequence[Method], given: Mapping[str, GivenMaps], known: Registry[Method]
+) -> None:
     """A name stands for one thing; where no methods are run, maps may be called as one."""
     run = {held.label for held in methods if not held.is_random}
     for label in given:
-        if label in METHODS and METHODS[label].is_random:
+        if label in known and known[label].is_random:
             raise _is_of_random(label)
-        if label in run or (methods and label in METHODS):
+        if label in run or (methods and label in known):
             raise FaithscopeError(f"'{label}' names both a method and given maps: rename the maps.")
 
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from faithscope.data import Skipped
 from faithscope.errors import FaithscopeError, said, warn
 from faithscope.methods import Trial
+from faithscope.methods.layout import Inputs
 from faithscope.models import Model, cannot_run
 from faithscope.models.memory import halve, is_out_of_memory
 
@@ -63,7 +63,7 @@ def warn_of_moods(who: str, error: Exception) -> None:
 
 
 def check_some_work(
-    model: Model, images: Tensor, failures: Sequence[Failure], columns: Sequence[str], samples: int
+    model: Model, images: Inputs, failures: Sequence[Failure], columns: Sequence[str], samples: int
 ) -> None:
     """Stop if everything of a method, or of all, failed on the first images [S, C, H, W]."""
     lost = {failure.sample: failure for failure in failures if not failure.method}
@@ -112,18 +112,18 @@ def refuse_failures(failures: Sequence[Failure]) -> None:
         ) from first.error
 
 
-def those_that_run(model: Model, images: Tensor) -> Tensor:
+def those_that_run(model: Model, images: Inputs) -> Inputs:
     """The images [S, C, H, W] that a model can be run on, found one by one; none is an error."""
-    found, last = list[Tensor](), None
-    for image in torch.split(images, 1):
+    found, last = list[int](), None
+    for place in range(len(images)):
         try:
             with torch.inference_mode():
-                model.logits(image.to(model.dtype))
-            found.append(image)
+                model.logits(images[place : place + 1].to(model.dtype))
+            found.append(place)
         except Exception as error:
             refuse_fatal(error)
             last = error
     if not found:
         assert last is not None
         raise cannot_run(model, images, last) from last
-    return torch.cat(found)
+    return images[found]

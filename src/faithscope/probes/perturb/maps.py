@@ -76,6 +76,8 @@ class GivenMaps:
     ) -> Tensor:
         size = (batch.images.shape[-2], batch.images.shape[-1])
         grid = model.grid(*size)
+        if model.modality == "text":
+            return self._of_texts(values, batch, size[1])
         whole, whose = (
             (self.values.shape, self.what)
             if isinstance(self.values, Tensor)
@@ -98,6 +100,20 @@ class GivenMaps:
         own = (max(1, round(bottom - top)), max(1, round(right - left)))
         is_coarse = own[0] < size[0] and own[1] < size[1]
         return resample(maps, (top, left, bottom, right), own if is_coarse else size)
+
+    def _of_texts(self, values: Tensor, batch: Batch, units: int) -> Tensor:
+        """One number for each unit of texts that have equally many: [S, 1, n].
+
+        What is given for all texts as one tensor may be padded on the right.
+        """
+        found = values.reshape(len(values), -1)
+        padded = isinstance(self.values, Tensor) and found.shape[1] > units
+        if found.shape[1] != units and not padded:
+            raise FaithscopeError(
+                f"{self.what} have {found.shape[1]} numbers for '{batch.samples[0]}': expected "
+                f"{units}, one for each of its units ({' '.join(batch.words[0])})."
+            )
+        return found[:, None, :units]
 
     def digest(self) -> str:
         """A hash of all of them: gigabytes of many images, so without copies."""

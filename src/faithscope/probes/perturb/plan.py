@@ -36,6 +36,10 @@ class MapPlan:
         """The cuts that must be run for each map by itself."""
         return self.cuts[self.shared :]
 
+    def reads_removed(self, label: str) -> bool:
+        """Whether a metric reads the fully removed input."""
+        return any(0 < place < self.shared for place in self.index[label])
+
 
 def plan_map(metrics: Sequence[Metric], n: int, *, k: int | str, auto: int) -> MapPlan:
     """Merge the spans of all metrics for a map of `n` units.

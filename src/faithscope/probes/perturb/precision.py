@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError, choose
+from faithscope.methods.layout import Inputs
 from faithscope.models import Model
 from faithscope.models.device import has_float64, without_autocast
-from faithscope.models.model import log_probabilities, unwrap_logits
+from faithscope.models.model import log_probabilities
 
 PRECISIONS = ("auto", "fp64", "fp32", "tf32", "fp16", "bf16")
 _DTYPES = {
@@ -35,12 +36,14 @@ class Forward:
 
     precision: str
     dtype: torch.dtype
-    logits: Callable[[Tensor], Tensor]
+    module: nn.Module
+    """What is run: the user's own module, or a copy in another type."""
+    logits: Callable[[Inputs], Tensor]
     device_type: str = "cpu"
     output: str = "softmax"
     deviation: float | None = None
 
-    def answer(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def answer(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Log-probability of every class [B, classes], and the predicted class [B].
 
         The class is that of the highest logit: sigmoids of high logits are all 1.
@@ -65,7 +68,7 @@ class Forward:
             torch.backends.cudnn.allow_tf32 = convolution
 
 
-def prepare_forward(model: Model, precision: str, sample: Tensor | None = None) -> Forward:
+def prepare_forward(model: Model, precision: str, sample: Inputs | None = None) -> Forward:
     """Make the model ready to run in `precision`.
 
     "auto" is the model's own type on a CPU and on an Apple GPU. On a CUDA GPU a float32 model is
@@ -85,6 +88,12 @@ def prepare_forward(model: Model, precision: str, sample: Tensor | None = None) 
     return replace(chosen, deviation=deviation)
 
 
+def exact_forward(model: Model) -> Forward:
+    """The model in its own type, or in fp32 if that is coarser."""
+    own = _NAMES.get(model.dtype, "fp32")
+    return _forward(model, own if own == "fp64" else "fp32")
+
+
 def _forward(model: Model, precision: str) -> Forward:
     if precision == "tf32" and model.device.type != "cuda":
         raise FaithscopeError("Precision 'tf32' needs a CUDA GPU: use 'fp32' or 'auto' here.")
@@ -95,7 +104,8 @@ def _forward(model: Model, precision: str) -> Forward:
         )
     dtype = _DTYPES[precision]
     if dtype == model.dtype:
-        return Forward(precision, dtype, model.logits, model.device.type, model.output)
+        kind = model.device.type
+        return Forward(precision, dtype, model.module, model.logits, kind, model.output)
     try:
         module = copy.deepcopy(model.module).to(dtype).eval()
     except (RuntimeError, TypeError) as error:
@@ -104,13 +114,11 @@ def _forward(model: Model, precision: str) -> Forward:
             "yourself."
         ) from error
 
-    def logits(inputs: Tensor) -> Tensor:
-        return unwrap_logits(module(inputs), len(inputs), model.output)
-
-    return Forward(precision, dtype, logits, model.device.type, model.output)
+    copied = replace(model, module=module)
+    return Forward(precision, dtype, module, copied.logits, model.device.type, model.output)
 
 
-def _deviation(exact: Forward, fast: Forward, sample: Tensor) -> float:
+def _deviation(exact: Forward, fast: Forward, sample: Inputs) -> float:
     with exact.mode():
         reference, predicted = exact.answer(sample.to(exact.dtype))
     with fast.mode():

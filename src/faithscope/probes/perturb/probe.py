@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,19 +25,23 @@ from faithscope.data import (
 )
 from faithscope.errors import FaithscopeError, warn
 from faithscope.methods import Method, resolve_methods
+from faithscope.methods.layout import Inputs
 from faithscope.metrics import Metric, SaCo, resolve_metrics
-from faithscope.models import Model, as_model, load_model, undisturbed
+from faithscope.models import Model, TextModel, as_model, load_model, undisturbed
 from faithscope.models.device import placed, say_what_the_cpu_does
+from faithscope.models.dropping import Dropping, find_dropping
 from faithscope.models.model import ends_in
-from faithscope.perturb import FILLS
+from faithscope.models.text_model import UNITS as TEXT_UNITS
+from faithscope.perturb import DEFAULTS, FILLS, UNITS
 from faithscope.probes.perturb.ask import Column, Setup
 from faithscope.probes.perturb.columns import choose_columns, matched_label
 from faithscope.probes.perturb.failures import FAILED, refuse_fatal, those_that_run
 from faithscope.probes.perturb.maps import digests, fit_maps, open_maps
 from faithscope.probes.perturb.plan import check_resolution, passes_per_image
-from faithscope.probes.perturb.precision import Forward, prepare_forward
+from faithscope.probes.perturb.precision import Forward, exact_forward, prepare_forward
 from faithscope.probes.perturb.rescore import rescore
 from faithscope.probes.perturb.respond import choose_batch_size
+from faithscope.probes.perturb.score import REFILLED
 from faithscope.probes.perturb.stopping import Tolerance
 from faithscope.probes.perturb.worker import PerturbWorker
 from faithscope.request import Given, Perturb
@@ -64,6 +68,7 @@ from faithscope.runs.tables import join_tables
 from faithscope.runs.task import Task
 from faithscope.verdicts.sentences import probabilities
 
+T = TypeVar("T")
 SHARD = 64
 """Images that are planned together."""
 OF_A_NAME = ("checkpoint", "pretrained", "device", "trust_remote_code")
@@ -90,9 +95,19 @@ class PerturbProbe:
     keeps_tasks = False
 
     def check(self, request: Perturb, given: Given) -> None:
-        """Names of methods and metrics are known."""
-        chosen_methods(request, given)
+        """Names of methods and metrics are known, whatever the model turns out to read.
+
+        A fill and units that fit neither images nor texts together are refused, too.
+        """
+        check_fill(request)
         chosen_metrics(request, given)
+        try:
+            chosen_methods(request, given)
+        except FaithscopeError as error:
+            try:
+                chosen_methods(request, given, "text")
+            except FaithscopeError:
+                raise error from None
 
     def tasks(self, plan: Plan) -> list[Task]:
         """They are read off the data."""
@@ -104,9 +119,13 @@ class PerturbProbe:
 
     def prepare(self, request: Perturb, given: Given) -> Planned:
         """Check and plan an evaluation: what is asked for, and the objects behind its names."""
-        methods, metrics = chosen_methods(request, given), chosen_metrics(request, given)
+        self.check(request, given)
+        metrics = chosen_metrics(request, given)
         opened = open_maps(given.maps)
         model = _model(request, given)
+        request = for_modality(request, model)
+        model = with_units(model, request)
+        methods = chosen_methods(request, given, model.modality)
         data = _data(request, given, model)
         target = _target(request, given, len(data))
         if isinstance(data, IndexedImages):
@@ -120,6 +139,7 @@ class PerturbProbe:
             maps = {}
         first = _begin(data)
         images = first.example.images
+        dropping = _dropping(model, request, placed(images, model.device))
         chosen = choose_columns(model, first.example, methods, maps, request)
         n = _unit_count(model, images, request.units)
         k = one_k(request)
@@ -131,12 +151,13 @@ class PerturbProbe:
             k=k,
             model=model,
             forward=forward,
-            fill=FILLS[request.fill],
+            fill=FILLS.of(model.modality)[request.fill],
             batch_size=size,
             columns=chosen.columns,
             metrics=metrics,
             maps=maps,
             target=target,
+            dropping=dropping,
         )
         resolved = request.model_copy(
             update={
@@ -157,18 +178,21 @@ class PerturbProbe:
             metrics=metric_cards(metrics),
             left_out=chosen.left_out,
             given={
-                "normalisation": f"mean {model.mean}, std {model.std}",
+                "normalisation": model.preparation,
                 **({"model": model.origin} if model.origin else {}),
                 **{f"method {own.label}": own.fingerprint for own in methods if own.fingerprint},
             },
             threads=threads_for(model.device),
             shard=max(1, min(SHARD, (1 << 27) // (len(chosen.columns) * n))),
         )
-        per_image = passes_per_image(metrics, n, len(chosen.columns), k=k)
+        most = _most_units(model, data, n, request.units)
+        per_image = passes_per_image(metrics, most, len(chosen.columns), k=k)
         tasks = _tasks(data, plan.shard, per_image)
         worker = first.worker(setup, data, request.pictures, tasks, plan.shard)
         expected = max(len(data), sum(len(batch.images) for batch in first.batches))
-        known = Known(_model_card(model), forward.deviation, _of_answers(model))
+        known = Known(
+            _model_card(model), forward.deviation, (*_of_answers(model), *_of_drops(setup))
+        )
         return Planned(plan, worker, tasks, known, expected * per_image)
 
     def adopt(self, planned: Planned, there: Plan | None, request: Perturb) -> Planned:
@@ -249,16 +273,55 @@ class PerturbProbe:
         return rescore(run, request, metrics, one_k(request), metric_cards(metrics))
 
 
+def check_fill(request: Perturb) -> None:
+    """Refuse to drop pixels: a sequence is made of patches."""
+    if request.fill in FILLS and FILLS[request.fill].drops and request.units == "pixels":
+        raise FaithscopeError(
+            f"fill='{request.fill}' takes whole patches out of the model's sequence: ask for "
+            "units='patches', or choose another fill."
+        )
+
+
 def one_k(request: Perturb) -> int | str:
     """The protocol's K: the first of several."""
     return request.k[0] if isinstance(request.k, tuple) else request.k
 
 
-def chosen_methods(request: Perturb, given: Given) -> list[Method]:
+def chosen_methods(request: Perturb, given: Given, modality: str = "image") -> list[Method]:
     """The methods; none, if nothing was said and maps are given."""
     named = (() if given.maps else ("all",)) if request.methods is None else request.methods
     refuse_code(name for name in named if name not in given.methods)
-    return resolve_methods([given.methods.get(name, name) for name in named])
+    return resolve_methods([given.methods.get(name, name) for name in named], modality)
+
+
+def for_modality(request: Perturb, model: Model) -> Perturb:
+    """The request with what "auto" means for images or texts; what is for the other is refused."""
+    of_texts = model.modality == "text"
+    fill = DEFAULTS[model.modality] if request.fill == "auto" else request.fill
+    units = ("tokens" if of_texts else "pixels") if request.units == "auto" else request.units
+    known = FILLS.of(model.modality)
+    if fill not in known:
+        raise FaithscopeError(
+            f"The fill '{fill}' is not for {model.modality}s, which {model.name} reads: choose "
+            f"{', '.join(known)}."
+        )
+    if (units in TEXT_UNITS) != of_texts:
+        valid = TEXT_UNITS if of_texts else UNITS
+        raise FaithscopeError(
+            f"units='{units}' is not for {model.modality}s, which {model.name} reads: choose "
+            f"{' or '.join(valid)}."
+        )
+    request = request.model_copy(update={"fill": fill, "units": units})
+    if not of_texts:
+        check_fill(request)
+    return request
+
+
+def with_units(model: Model, request: Perturb) -> Model:
+    """A text model that reads the units and the side that are asked for."""
+    if isinstance(model, TextModel):
+        return model.with_units(request.units, request.side)
+    return model
 
 
 def chosen_metrics(request: Perturb, given: Given) -> list[Metric]:
@@ -345,20 +408,45 @@ def _only_by_name(request: Perturb, names: Iterable[str]) -> None:
             )
 
 
-def _tried_out(model: Model, request: Perturb, images: Tensor) -> tuple[Forward, int]:
-    """The precision and the batch size, tried on images, of which some may fail."""
+def _tried_out(model: Model, request: Perturb, images: Inputs) -> tuple[Forward, int]:
+    """The precision and the batch size, tried on images."""
 
-    def choose(example: Tensor) -> tuple[Forward, int]:
-        with undisturbed(model.module):
-            forward = prepare_forward(model, request.precision, example[:32])
-            size = request.batch_size
-            return forward, choose_batch_size(forward, example) if size == "auto" else int(size)
+    def choose(example: Inputs) -> tuple[Forward, int]:
+        forward = prepare_forward(model, request.precision, example[:32])
+        numbers, size = model.numbers(example), request.batch_size
+        chosen = choose_batch_size(forward, example, numbers) if size == "auto" else int(size)
+        return forward, chosen
 
-    try:
-        return choose(images)
-    except Exception as error:
-        refuse_fatal(error)
-        return choose(those_that_run(model, images))
+    return _on_some(model, images, choose)
+
+
+def _dropping(model: Model, request: Perturb, images: Any) -> Dropping | None:
+    """How patches leave the model's sequence, tried on images; None if they are to be replaced."""
+    if model.modality == "text" or not FILLS[request.fill].drops:
+        return None
+
+    def find(example: Tensor) -> Dropping:
+        exact = exact_forward(model)
+        with exact.mode():
+            few = example[:2].to(exact.dtype)
+            return find_dropping(model, exact.module, exact.logits, few)
+
+    return _on_some(model, images, find)
+
+
+def _on_some(model: Model, images: Any, call: Callable[[Any], T]) -> T:
+    """What a call that runs the model gives on images, of which some may fail."""
+    with undisturbed(model.module):
+        try:
+            return call(images)
+        except Exception as error:
+            refuse_fatal(error)
+            return call(those_that_run(model, images))
+
+
+def _of_drops(setup: Setup) -> tuple[Doubt, ...]:
+    """A doubt if the model cannot do without any patch, and is given others instead."""
+    return (Doubt(kind="refilled", names=(REFILLED,)),) if setup.is_refilled else ()
 
 
 def _of_answers(model: Model) -> tuple[Doubt, ...]:
@@ -555,15 +643,17 @@ def _fingerprint(samples: pa.Table) -> str:
     return digest.hexdigest()
 
 
-def _unit_count(model: Model, images: Tensor, units: str) -> int:
+def _unit_count(model: Model, images: Any, units: str) -> int:
     if units == "patches":
         rows, columns = model.require_grid(images, "units='patches'")
         return rows * columns
-    return images.shape[-2] * images.shape[-1]
+    return int(images.shape[-2] * images.shape[-1])
 
 
 def _most_units(model: Model, data: ImageData, first: int, units: str) -> int:
     """The most units any sample has; only a list of tensors can hold several sizes."""
+    if model.modality == "text":
+        return int(getattr(data, "most_units", first))
     images = getattr(data, "images", None)
     if not isinstance(images, list):
         return first

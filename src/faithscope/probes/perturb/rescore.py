@@ -55,6 +55,7 @@ def rescore(
         constant=grid.of("constant"),
         failed=grid.of("failed"),
         imprecise=torch.tensor(imprecise),
+        is_refilled=any(doubt.kind == "refilled" for doubt in run.manifest.doubts),
     )
     names = (plan.model.name, plan.data.name, (request.fill, request.upsample))
     resolved = request.model_copy(update={"metrics": tuple(card.label for card in cards)})

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from faithscope.errors import FaithscopeError
+from faithscope.methods.layout import Inputs
+from faithscope.models.dropping import Dropping
 from faithscope.models.memory import halve, is_out_of_memory
-from faithscope.perturb import Fill, unit_mask_to_pixels
+from faithscope.models.tokens import TokenInputs
+from faithscope.perturb import Fill
 from faithscope.probes.perturb.failures import FAILED, UNKNOWN, refuse_fatal, warn_of_moods
 from faithscope.probes.perturb.precision import Forward
 
 Advance = Callable[[int], None]
+MOST_NUMBERS = 1 << 25
+"""In a batch of many small inputs on a GPU: more of them are not faster."""
+Ask = Callable[["Rows", int], tuple[Tensor, Tensor]]
+"""Runs rows of which so many units each are removed: log-probabilities and predicted class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,22 +55,44 @@ class Rows:
         moved = (part.to(device) for part in (self.sample, self.map, self.start, self.stop))
         return Rows(*moved)
 
-    def __getitem__(self, part: slice) -> Rows:
+    def __getitem__(self, part: slice | Tensor) -> Rows:
         return Rows(self.sample[part], self.map[part], self.start[part], self.stop[part])
+
+
+@dataclass(frozen=True)
+class Equal:
+    """A run of rows, from `start` to `stop`, of which equally many units are removed."""
+
+    start: int
+    stop: int
+    removed: int
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The images of a shard, ready to be perturbed, all on the model's device.
+    """The images or texts of a shard, ready to be perturbed, all on the model's device.
 
     Shapes: images [S, C, H, W] in the response dtype; field broadcastable to it; ranks int32
     [maps, n] with n units laid out as `shape`.
     """
 
-    images: Tensor
+    images: Inputs
     field: Tensor
     ranks: Tensor
     shape: tuple[int, int]
+
+    def removed(self, rows: Rows) -> Tensor:
+        """Which units each row lacks, bool [R, n]."""
+        ranks = self.ranks[rows.map]
+        return (ranks >= rows.start[:, None]) & (ranks < rows.stop[:, None])
+
+    def lengths(self, rows: Rows) -> Tensor:
+        """By how much each row gets shorter if its units leave: patches, or tokens; int64 [R]."""
+        if not isinstance(self.images, TokenInputs):
+            return rows.stop - rows.start
+        own = rows.to(self.images.device)
+        tokens = self.images.by_unit(torch.ones_like(self.images.ids))
+        return (self.removed(own) * tokens[own.sample]).sum(1).cpu()
 
 
 @dataclass(eq=False)
@@ -77,69 +107,95 @@ class Responder:
     fill: Fill
     batch_size: int
     advance: Advance = lambda _: None
+    dropping: Dropping | None = None
+    """How units leave the model's input, for a fill that drops them."""
     passes: int = 0
     halvings: int = 0
     classes: int = 0
     failures: dict[int, Exception] = field(default_factory=dict)
     """By their number, the rows of the last call on which the model raised."""
 
-    def intact(self, images: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
+    def intact(self, images: Inputs, target: Tensor | None) -> tuple[Tensor, Tensor]:
         """Run intact images; without a target, each one's own prediction is the target.
 
         Shapes: images [S, C, H, W], target [S] -> log-probability [S], predicted class [S].
         """
         rows = Rows.intact(len(images)).to(images.device)
-        return self._run(rows, lambda part: images[part.sample], target, check=target is not None)
+
+        def ask(part: Rows, _: int) -> tuple[Tensor, Tensor]:
+            return self.forward.answer(images[part.sample])
+
+        runs = [Equal(0, len(rows), 0)]
+        log_p, top1 = self._run(rows, runs, ask, target, check=target is not None)
+        return log_p.clone(), top1.clone()
 
     def perturbed(self, subject: Subject, rows: Rows, target: Tensor) -> tuple[Tensor, Tensor]:
         """Run perturbed inputs. Shapes: R rows, target [S] -> log-probability [R], top-1 [R]."""
-        size = (subject.images.shape[-2], subject.images.shape[-1])
+        units = subject.ranks.shape[1]
 
-        def make(part: Rows) -> Tensor:
-            ranks = subject.ranks[part.map]
-            mask = (ranks >= part.start[:, None]) & (ranks < part.stop[:, None])
-            pixels = unit_mask_to_pixels(mask, subject.shape, size)
-            return self.fill.apply(subject.images[part.sample], pixels, subject.field[part.sample])
+        def ask(part: Rows, removed: int) -> tuple[Tensor, Tensor]:
+            mask = subject.removed(part)
+            inputs: Any = subject.images[part.sample]
+            dropping = self.dropping
+            if dropping is None or (removed == units and not dropping.alone):
+                field = subject.field[part.sample]
+                return self.forward.answer(self.fill.replaced(inputs, mask, field, subject.shape))
+            kept = mask.to(torch.uint8).argsort(dim=1, stable=True)[:, : units - removed]
+            with dropping.keep(self.forward.module, kept, units):
+                return self.forward.answer(inputs)
 
-        return self._run(rows.to(subject.images.device), make, target)
+        device = subject.images.device
+        if not self.fill.drops:
+            runs = [Equal(0, len(rows), 0)]
+            log_p, top1 = self._run(rows.to(device), runs, ask, target)
+            return log_p.clone(), top1.clone()
+        order, runs = equal_runs(subject.lengths(rows))
+        log_p, top1 = self._run(rows[order].to(device), runs, ask, target)
+        self.failures = {int(order[row]): error for row, error in self.failures.items()}
+        back = order.argsort().to(device)
+        return log_p[back], top1[back]
 
     def _run(
         self,
         rows: Rows,
-        make: Callable[[Rows], Tensor],
+        runs: Sequence[Equal],
+        ask: Ask,
         target: Tensor | None,
         check: bool = False,
     ) -> tuple[Tensor, Tensor]:
+        """Run rows in their order, in batches that hold nothing but rows of one run each."""
         kept: list[tuple[Tensor, Tensor]] = []
-        done = 0
         self.failures = {}
         with self.forward.mode():
-            while done < len(rows):
-                size = balanced(len(rows) - done, self.batch_size)
-                part = rows[done : done + size]
-                try:
-                    kept.append(self._answers(make(part), part, target, check))
-                except Exception as error:
-                    if is_out_of_memory(error):
-                        self.batch_size = halve(size, error)
-                        self.halvings += 1
-                        continue
-                    refuse_fatal(error)
-                    before = len(self.failures)
-                    kept += self._one_by_one(done, part, make, target, check)
-                    if len(self.failures) == before:
-                        warn_of_moods("model", error)
-                done += size
-                self.passes += size
-                self.advance(size)
+            for run in runs:
+                done = run.start
+                while done < run.stop:
+                    size = balanced(run.stop - done, self.batch_size)
+                    part = rows[done : done + size]
+                    try:
+                        kept.append(self._answers(part, run, ask, target, check))
+                    except Exception as error:
+                        if is_out_of_memory(error):
+                            self.batch_size = halve(size, error)
+                            self.halvings += 1
+                            continue
+                        refuse_fatal(error)
+                        before = len(self.failures)
+                        kept += self._one_by_one(done, part, run, ask, target, check)
+                        if len(self.failures) == before:
+                            warn_of_moods("model", error)
+                    done += size
+                    self.passes += size
+                    self.advance(size)
             log_p, top1 = (torch.cat(column) for column in zip(*kept, strict=True))
-        return log_p.clone(), top1.clone()
+        return log_p, top1
 
     def _one_by_one(
         self,
         first: int,
         part: Rows,
-        make: Callable[[Rows], Tensor],
+        run: Equal,
+        ask: Ask,
         target: Tensor | None,
         check: bool,
     ) -> list[tuple[Tensor, Tensor]]:
@@ -148,7 +204,7 @@ class Responder:
         for place in range(len(part)):
             row = part[place : place + 1]
             try:
-                kept.append(self._answers(make(row), row, target, check))
+                kept.append(self._answers(row, run, ask, target, check))
             except Exception as error:
                 refuse_fatal(error)
                 self.failures[first + place] = error
@@ -158,9 +214,9 @@ class Responder:
         return kept
 
     def _answers(
-        self, inputs: Tensor, part: Rows, target: Tensor | None, check: bool
+        self, part: Rows, run: Equal, ask: Ask, target: Tensor | None, check: bool
     ) -> tuple[Tensor, Tensor]:
-        log_p, top1 = self.forward.answer(inputs)
+        log_p, top1 = ask(part, run.removed)
         self.classes = log_p.shape[1]
         best = log_p.gather(1, top1[:, None])[:, 0]  # NaN if any answer is, for argmax finds that
         known = top1.where(~best.isnan(), UNKNOWN)
@@ -182,6 +238,22 @@ def check_classes(chosen: Tensor, classes: int) -> None:
         )
 
 
+def equal_runs(removed: Tensor) -> tuple[Tensor, list[Equal]]:
+    """The order in which rows of equal length lie together, the longest first, and their runs.
+
+    Shapes: removed int64 [R], how many units leave each row -> order int64 [R].
+
+    >>> order, runs = equal_runs(torch.tensor([4, 1, 4]))
+    >>> order.tolist(), [(run.start, run.stop, run.removed) for run in runs]
+    ([1, 0, 2], [(0, 1, 1), (1, 3, 4)])
+    """
+    order = removed.argsort(stable=True)
+    counts, sizes = torch.unique_consecutive(removed[order], return_counts=True)
+    stops = sizes.cumsum(0)
+    each = zip((stops - sizes).tolist(), stops.tolist(), counts.tolist(), strict=True)
+    return order, [Equal(*run) for run in each]
+
+
 def balanced(count: int, most: int) -> int:
     """The size of the next batch when `count` rows go into as few, equal batches as fit.
 
@@ -191,24 +263,25 @@ def balanced(count: int, most: int) -> int:
     return math.ceil(count / math.ceil(count / most))
 
 
-def choose_batch_size(forward: Forward, images: Tensor, most: int = 512) -> int:
+def choose_batch_size(forward: Forward, images: Inputs, numbers: int) -> int:
     """Choose a batch size once: by memory on a CUDA GPU, by input size elsewhere.
 
     On a CUDA GPU the activations of eight inputs are measured, and half of what is free is used.
     On a CPU a batch holds about four million input values, what its caches like; on an Apple GPU,
-    too, which does not tell how much memory was used at most.
+    too, which does not tell how much memory was used at most. `numbers` is how many one input has.
 
     Shapes: images [B, C, H, W] on the model's device.
     """
     if images.device.type != "cuda":
-        return _power_of_two((1 << 22) // images[0].numel(), 8, 256)
-    few = images[:1].to(forward.dtype).expand(8, -1, -1, -1)
+        return _power_of_two((1 << 22) // numbers, 8, 256)
+    few = images.to(forward.dtype)[[0] * 8]
     torch.cuda.reset_peak_memory_stats(images.device)
     before = torch.cuda.memory_allocated(images.device)
     with forward.mode():
         forward.logits(few)
     used = torch.cuda.max_memory_allocated(images.device) - before
     free, _ = torch.cuda.mem_get_info(images.device)
+    most = max(512, _power_of_two(MOST_NUMBERS // numbers, 1, 4096))
     return _power_of_two(int(free / 2 / max(1, used / 8)), 1, most)
 
 

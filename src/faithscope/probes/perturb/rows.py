@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 
 from faithscope.data import Skipped
-from faithscope.data.pictures import picture_rows
+from faithscope.data.pictures import picture_rows, text_rows
 from faithscope.probes.perturb.ask import Answers, Setup
 from faithscope.probes.perturb.failures import Failure
 from faithscope.probes.perturb.plan import MapPlan
@@ -29,7 +29,7 @@ def shard_tables(setup: Setup, data: str, answers: Answers) -> dict[str, pa.Tabl
         "scores": score_table(
             setup.model.name,
             data,
-            (setup.request.fill, setup.request.upsample),
+            _choices(setup),
             [(column.label, column.draw) for column in setup.columns],
             scored.batch.samples,
             scored.scores,
@@ -52,6 +52,12 @@ def shard_tables(setup: Setup, data: str, answers: Answers) -> dict[str, pa.Tabl
         ),
         "pictures": make_table("pictures", _pictures(setup, answers)),
     }
+
+
+def _choices(setup: Setup) -> tuple[str, str | None]:
+    """The fill and the upsampling, which texts have none of."""
+    request = setup.request
+    return request.fill, None if setup.model.modality == "text" else request.upsample
 
 
 def join_shards(parts: Sequence[Tables]) -> dict[str, pa.Table]:
@@ -78,7 +84,7 @@ def failure_table(failures: Sequence[Failure]) -> pa.Table:
 def score_table(
     model: str,
     data: str,
-    choices: tuple[str, str],
+    choices: tuple[str, str | None],
     columns: Sequence[tuple[str, int]],
     samples: Sequence[str],
     scores: Mapping[str, torch.Tensor],
@@ -182,6 +188,8 @@ def _pictures(setup: Setup, answers: Answers) -> dict[str, list[Any]]:
     maps = answers.miniatures
     count = len(next(iter(maps.values()), ()))
     batch, model = answers.batch, setup.model
+    if batch.words:
+        return text_rows(batch.samples, batch.words[:count], maps)
     images = batch.images[:count]
     return picture_rows(batch.samples, images, maps, mean=model.mean, std=model.std)
 

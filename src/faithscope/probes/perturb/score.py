@@ -16,6 +16,9 @@ from faithscope.probes.perturb.ask import Answers, Column, Setup
 from faithscope.probes.perturb.failures import FAILED
 from faithscope.probes.perturb.plan import MapPlan
 
+REFILLED = "mean_fill"
+"""The flag of a score that reads an input without units, where a model answered the mean fill."""
+
 
 @dataclass(frozen=True, eq=False)
 class PlanResponses:
@@ -68,6 +71,7 @@ def score_shard(setup: Setup, answers: Answers) -> ShardResult:
         constant=ranked.constant,
         failed=answers.failed,
         imprecise=imprecise,
+        is_refilled=setup.is_refilled,
     )
     return ShardResult(batch, answers.target.cpu(), predicted, log_p0, *scored, responses)
 
@@ -111,8 +115,11 @@ def score_responses(
     constant: Tensor,
     failed: Tensor,
     imprecise: Tensor,
+    is_refilled: bool,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, list[list[str]]]]:
     """Apply every metric's pure function; put a defined value and a flag on degenerate maps.
+
+    With `is_refilled`, the fully removed input was filled where units are dropped otherwise.
 
     Shapes: log_p0, truth [S]; finite, constant, failed bool [S, M]; imprecise bool [M] -> scores,
     the k that was used and the flags by metric label, each [S, M].
@@ -124,6 +131,7 @@ def score_responses(
         used = torch.zeros(finite.shape, dtype=torch.int64)
         few = torch.zeros(finite.shape, dtype=torch.bool)
         broken = torch.zeros(finite.shape, dtype=torch.bool)
+        refilled = torch.zeros(finite.shape, dtype=torch.bool)
         raised = failed.clone()
         for part in responses:
             k = part.plan.k[metric.label]
@@ -131,6 +139,7 @@ def score_responses(
             used[part.sample, part.map] = k
             few[part.sample, part.map] = metric.label in part.plan.few
             read = [0, *part.plan.index[metric.label]]  # 0 is the intact input
+            refilled[part.sample, part.map] = is_refilled and part.plan.reads_removed(metric.label)
             broken[part.sample, part.map] = part.log_p[:, read].isnan().any(1)
             raised[part.sample, part.map] |= (part.top1[:, read] == FAILED).any(1)
         if metric.constant_score is not None:
@@ -146,6 +155,7 @@ def score_responses(
             (undefined & ~constant, reason),
             (broken & ~raised, "nan_response"),
             (few, "few_units"),
+            (refilled, REFILLED),
             (imprecise.expand_as(few), "low_precision"),
         )
         scores[metric.label], ks[metric.label] = values, used

@@ -6,7 +6,6 @@ recorded once as a CUDA graph and replayed, so that nothing but the arithmetic i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,8 +22,8 @@ from faithscope.methods.text import path_of
 from faithscope.models import bilstm
 from faithscope.models.bilstm import Parameters, Shape
 from faithscope.models.recurrence import Counts
-from faithscope.probes.retrain.classification import classification_scores, selection_score
-from faithscope.probes.retrain.learner import Recipe, Trained, Weights
+from faithscope.probes.retrain.learner import Recipe, Weights
+from faithscope.probes.retrain.pack import Packed
 
 
 @dataclass(frozen=True)
@@ -138,19 +137,18 @@ class BiLSTMLearner:
         return list(found.float().cpu())
 
 
-class PackTraining:
+class PackTraining(Packed):
     """The training of a pack: Adam with AMSGrad, the best validation epoch is kept."""
 
     def __init__(
         self, learner: BiLSTMLearner, data: Sequence[TokenData], seeds: Sequence[int]
     ) -> None:
-        self.learner, self.seeds = learner, tuple(seeds)
-        self.device = torch.device(learner.device)
+        self.learner = learner
+        device = torch.device(learner.device)
         self.texts = {
             name: Texts.of([getattr(part, name) for part in data], learner.device)
             for name, _ in data[0].splits
         }
-        self.selection = data[0].selection
         shape, first = learner.shape(data[0]), data[0]
         starts = [
             bilstm.initial(
@@ -158,17 +156,16 @@ class PackTraining:
             )
             for seed in seeds
         ]
-        self.parameters = {
+        parameters = {
             name: stack([start[name] for start in starts], learner.device).requires_grad_(True)
             for name in starts[0]
         }
-        self.best = {name: value.detach().clone() for name, value in self.parameters.items()}
-        self.optimizer = self._optimizer()
-        self.validation: list[list[float]] = []
+        super().__init__(learner.recipe, seeds, first.selection, device, parameters)
         self.losses = torch.zeros(self.steps_per_epoch, len(seeds), device=self.device)
         self._recorded: _Recorded | None = None
 
-    def _optimizer(self) -> torch.optim.Optimizer:
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """Adam with AMSGrad; weight decay spares the attention where the paper does."""
         recipe, spares = self.learner.recipe, not self.learner.setting.decays_attention
         groups: dict[float, list[Tensor]] = {}
         for name, value in self.parameters.items():
@@ -181,16 +178,6 @@ class PackTraining:
             fused=True,
             capturable=self.device.type == "cuda",
         )
-
-    @property
-    def epoch(self) -> int:
-        """Finished epochs."""
-        return len(self.validation)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all epochs are finished."""
-        return self.epoch >= self.learner.recipe.epochs
 
     @property
     def steps_per_epoch(self) -> int:
@@ -242,7 +229,7 @@ class PackTraining:
         else:
             for at, rows in enumerate(order):
                 self.losses[at] = self.step(rows)
-        self._validate()
+        self.validate()
 
     def step(self, rows: Tensor, counts: Counts | None = None) -> Tensor:
         """One step of every model on its rows [M, batch], long ones first; gives the losses [M]."""
@@ -277,65 +264,14 @@ class PackTraining:
             raise FaithscopeError(f"The {split} split is empty: give some texts.")
         return found.cpu()
 
-    def _validate(self) -> None:
-        labels = self.texts["validation"].labels.cpu()
-        logits = self.logits("validation", self.parameters)
-        values = [selection_score(part, labels, self.selection) for part in logits]
-        now = torch.tensor(values, dtype=torch.float64)
-        past = torch.tensor([[-math.inf] * len(values), *self.validation], dtype=torch.float64)
-        better = (_or_worst(now) > _or_worst(past).amax(0)).to(self.device)
-        self.validation.append(values)
-        for name, value in self.parameters.items():
-            chosen = better.view(-1, *[1] * (value.dim() - 1))
-            self.best[name].copy_(torch.where(chosen, value.detach(), self.best[name]))
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything needed to resume."""
-        kept = {f"parameter/{name}": value.detach() for name, value in self.parameters.items()}
-        kept |= {f"best/{name}": value for name, value in self.best.items()}
-        for name, value in self.parameters.items():
-            for part, tensor in self.optimizer.state[value].items():
-                kept[f"optimizer/{name}/{part}"] = tensor
-        kept["validation"] = torch.tensor(self.validation, dtype=torch.float64)
-        return {name: value.cpu().clone() for name, value in kept.items()}
+    def labels(self, split: str) -> Tensor:
+        """The classes of a split [N], on the CPU."""
+        return self.texts[split].labels.cpu()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Resume from a state."""
         self._recorded = None
-        for name, value in self.parameters.items():
-            value.data.copy_(state[f"parameter/{name}"])
-            self.best[name].copy_(state[f"best/{name}"])
-            start = f"optimizer/{name}/"
-            self.optimizer.state[value] = {
-                key.removeprefix(start): kept.clone().to(self.device)
-                for key, kept in state.items()
-                if key.startswith(start)
-            }
-        self.validation = state["validation"].tolist()
-
-    def finish(self) -> list[Trained]:
-        """Test every model's best epoch."""
-        labels = self.texts["test"].labels.cpu()
-        logits = self.logits("test", self.best)
-        best = {name: value.cpu() for name, value in self.best.items()}
-        finished = []
-        for place, part in enumerate(logits):
-            history = tuple(values[place] for values in self.validation)
-            ranked = _or_worst(torch.tensor(history, dtype=torch.float64)).tolist()
-            finished.append(
-                Trained(
-                    weights={name: value[place].clone() for name, value in best.items()},
-                    epoch=ranked.index(max(ranked)) + 1,
-                    validation=history,
-                    scores=classification_scores(part, labels),
-                )
-            )
-        return finished
-
-
-def _or_worst(scores: Tensor) -> Tensor:
-    """A training that diverged has no score (NaN): any other is better."""
-    return scores.nan_to_num(nan=-1.0, neginf=-math.inf)
+        super().load_state(state)
 
 
 def _longest_first(rows: Tensor, lengths: Tensor) -> Tensor:

@@ -125,6 +125,6 @@ def _recoveries(curves: Trainings) -> Iterator[Doubt]:
 
 
 def _truncated(curves: Trainings) -> Iterator[Doubt]:
-    count = sum(curves.texts.truncated.values())
-    if count:
-        yield Doubt(kind="truncated", count=count, total=sum(curves.texts.sizes.values()))
+    if curves.card.cut:
+        total = sum(curves.card.sizes.values())
+        yield Doubt(kind="truncated", count=curves.card.cut, total=total)

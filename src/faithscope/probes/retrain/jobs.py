@@ -25,9 +25,9 @@ from faithscope.verdicts.curves import BASELINE
 
 PROCEDURES = ("roar", "recursive")
 STRATEGIES = {"relative": tuple(range(0, 101, 10)), "count": tuple(range(11))}
-"""What k counts (percent of a text's tokens, or tokens) and the paper's levels of it."""
-MOST_SEEDS, MOST_TOKENS = 1_000, 10_000
-"""More seeds, or tokens to mask, are a slip of the keyboard."""
+"""What k counts (percent of a text's tokens or an image's pixels, or these) and its levels."""
+MOST_SEEDS, MOST_UNITS = 1_000, 10_000
+"""More seeds, or units to mask, are a slip of the keyboard."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,9 @@ def _job(
     return Job(label, "recursive", strategy, k, seed, before)
 
 
-def checked_levels(levels: Iterable[int] | None, strategy: str) -> tuple[int, ...]:
+def checked_levels(
+    levels: Iterable[int] | None, strategy: str, *, unit: str = "token"
+) -> tuple[int, ...]:
     """The levels in order, with the ends that every curve has.
 
     >>> checked_levels([50], "relative")
@@ -210,10 +212,10 @@ def checked_levels(levels: Iterable[int] | None, strategy: str) -> tuple[int, ..
     """
     whole = strategy == "relative"
     given = STRATEGIES[strategy] if levels is None else levels
-    found = _whole_numbers("level", given, MOST_TOKENS + 1)
+    found = _whole_numbers("level", given, MOST_UNITS + 1)
     inside = [k for k in found if 0 < k and not (whole and k == 100)]
     if any(k < 0 or (whole and k > 100) for k in found) or not inside:
-        ends = "between 0 and 100 percent" if whole else "of at least one token"
+        ends = "between 0 and 100 percent" if whole else f"of at least one {unit}"
         raise FaithscopeError(
             f"The levels {', '.join(map(str, found)) or '(none)'} are not levels of masking: give "
             f"at least one {ends}."
@@ -222,9 +224,9 @@ def checked_levels(levels: Iterable[int] | None, strategy: str) -> tuple[int, ..
         raise FaithscopeError(
             f"The levels {', '.join(map(str, found))} do not rise: give each once, in order."
         )
-    if found[-1] > MOST_TOKENS:
+    if found[-1] > MOST_UNITS:
         raise FaithscopeError(
-            f"The level {found[-1]} is too high: give at most {MOST_TOKENS:,} tokens."
+            f"The level {found[-1]} is too high: give at most {MOST_UNITS:,} {unit}s."
         )
     return tuple(sorted({0, *inside, *([100] if whole else [])}))
 

@@ -6,17 +6,62 @@ its own way) and its own seed. A learner that cannot share work trains them one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from faithscope.data.text import TextData, TokenData, Tokens
 from faithscope.methods import Method
 
 Weights = Mapping[str, Tensor]
 """One trained model: its parameters by name, on the CPU."""
+
+
+Masks = Mapping[str, Tensor]
+"""The masked positions of one job: bool [N, T] by split."""
+Scores = Mapping[str, Tensor]
+"""Scores [N, T] by split."""
+
+
+class Part(Protocol):
+    """One split, ready for a model: N samples of at most T units, which can be masked."""
+
+    labels: Tensor
+
+    def __len__(self) -> int: ...
+
+    @property
+    def eligible(self) -> Tensor:
+        """Which units may be masked: bool [N, T]."""
+
+    def at(self, rows: Tensor) -> Any:
+        """Some of the samples."""
+
+
+class Encoded(Protocol):
+    """A data set ready for a model: texts as tokens, or images."""
+
+    name: str
+    classes: tuple[str, ...]
+    metric: str
+    selection: str
+    train: Any
+    validation: Any
+    test: Any
+
+    @property
+    def splits(self) -> Iterator[tuple[str, Any]]:
+        """The splits by name, each a `Part`."""
+
+    def hidden(self, split: str) -> Tensor | None:
+        """Which units of a split are masked already: bool [N, T]; None if none is."""
+
+    def masked(self, masks: Masks) -> Any:
+        """The same data with these units masked, whatever was masked before."""
+
+    def with_splits(self, parts: Mapping[str, Any]) -> Any:
+        """The same data with other splits."""
 
 
 @dataclass(frozen=True)
@@ -68,27 +113,31 @@ class Training(Protocol):
 
 
 class Learner(Protocol):
-    """A kind of model, ready to be trained on one data set."""
+    """A kind of model, ready to be trained on one data set of texts or of images.
+
+    What it trains on, `Encoded`, is its modality's: a learner with `modality = "image"` takes
+    `ImageSplits` and gives `PixelData`, all others `TextData` and `TokenData`.
+    """
 
     name: str
     recipe: Recipe
     device: str
     pack_size: int
 
-    def encode(self, data: TextData) -> TokenData:
-        """Turn texts into tokens, once for all trainings."""
+    def encode(self, data: Any) -> Any:
+        """Turn texts into tokens, or take in images, once for all trainings."""
 
-    def begin(self, data: Sequence[TokenData], seeds: Sequence[int]) -> Training:
+    def begin(self, data: Sequence[Any], seeds: Sequence[int]) -> Training:
         """Begin to train a pack, model i on data[i] with seeds[i]."""
 
     def explain(
         self,
         weights: Sequence[Weights],
-        tokens: Sequence[Tokens],
+        parts: Sequence[Any],
         measure: Method,
         seeds: Sequence[int],
     ) -> list[Tensor]:
-        """Scores [N, T] (float32, CPU) of model i on tokens[i]; positions beyond lengths are 0."""
+        """Scores [N, T] (float32, CPU) of model i on parts[i]; positions beyond lengths are 0."""
 
     def check(self, measure: Method) -> None:
         """Refuse a measure that this model cannot give."""

@@ -1,4 +1,4 @@
-"""What the jobs of a pack mask: explain their parents, and rank the tokens."""
+"""What the jobs of a pack mask: explain their parents, and rank the units (tokens, pixels)."""
 
 from __future__ import annotations
 
@@ -16,24 +16,21 @@ import torch
 from torch import Tensor
 
 from faithscope.data.tensors import as_tensor
-from faithscope.data.text import SPLITS, TokenData
+from faithscope.data.text import SPLITS
 from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method
-from faithscope.methods.text import TokenEvidence
-from faithscope.methods.words import random_scores, word_information, word_scores
-from faithscope.perturb.tokens import mask_tokens
+from faithscope.perturb import units_to_mask
 from faithscope.probes.retrain.jobs import Job, Jobs, Pack
-from faithscope.probes.retrain.learner import Learner, Weights
+from faithscope.probes.retrain.learner import Encoded, Learner, Masks, Scores, Weights
+from faithscope.probes.retrain.modality import Modality
 
 CACHE_BYTES = 1 << 30
-"""Scores of the models of the intact texts that are held in memory: all levels of ROAR use them."""
+"""Scores of the models of the intact data that are held in memory: all levels of ROAR use them."""
 
-Masks = Mapping[str, Tensor]
-"""The masked positions of one job: bool [N, T] by split."""
-Scores = Mapping[str, Tensor]
-"""Scores [N, T] by split."""
+RANKED_TOGETHER = 1 << 24
+"""Scores that are ranked in one go, on the learner's device."""
 Model = tuple[Weights, Masks]
-"""A trained model, and what was masked of its texts."""
+"""A trained model, and what was masked of its data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +55,8 @@ class Explained:
 class Masker:
     """Decides what the jobs of a pack mask, explaining each model as rarely as can be."""
 
-    data: TokenData
+    modality: Modality
+    data: Encoded
     learner: Learner
     measures: Mapping[str, Method]
     pack_size: int
@@ -93,8 +91,8 @@ class Masker:
         item: Method | None,
         jobs: Sequence[Job],
         model: Callable[[Job], Model],
-    ) -> tuple[list[TokenData], Sequence[Scores | None]]:
-        """For each job the texts to mask further, and the scores of their tokens."""
+    ) -> tuple[list[Encoded], Sequence[Scores | None]]:
+        """For each job the data to mask further, and the scores of its units."""
         intact = [self.data] * len(jobs)
         if item is None:
             return intact, [None] * len(jobs)
@@ -105,7 +103,7 @@ class Masker:
             scores = self._of_bases(all_jobs, item, model)
             return intact, [scores[job.seed] for job in jobs]
         models = [model(parent) for parent in parents]
-        data = [masked_data(self.data, positions) for _, positions in models]
+        data = [self.data.masked(positions) for _, positions in models]
         weights = [held for held, _ in models]
         return data, self.explain(item, weights, data, [parent.seed for parent in parents])
 
@@ -132,14 +130,14 @@ class Masker:
         self,
         item: Method,
         models: Sequence[Weights],
-        data: Sequence[TokenData],
+        data: Sequence[Encoded],
         seeds: Sequence[int],
     ) -> list[Scores]:
         """The scores of all splits of each model's data."""
         found: list[dict[str, Tensor]] = [{} for _ in models]
         for name, _ in self.data.splits:
-            tokens = [getattr(one, name) for one in data]
-            scores = self.learner.explain(models, tokens, item, seeds)
+            parts = [getattr(one, name) for one in data]
+            scores = self.learner.explain(models, parts, item, seeds)
             if not isinstance(scores, Sequence) or len(scores) != len(models):
                 raise FaithscopeError(
                     f"{item.label} must give a list of scores for {len(models)} models, the "
@@ -155,40 +153,44 @@ class Masker:
         return made if made.is_floating_point() else made.to(torch.float64)
 
     def _model_free(self, item: Method, seed: int) -> Scores:
-        splits = dict(self.data.splits)
-        uniform = random_scores(list(splits.values()), seed) if item.is_random else [None] * 3
-        scores = {}
-        for (name, tokens), drawn in zip(splits.items(), uniform, strict=True):
-            known = word_scores(tokens.ids, self._information) if item.needs else None
-            evidence = TokenEvidence(word_scores=known, uniform=drawn)
-            scores[name] = self._checked(item, item(evidence))
-        return scores
+        scores = self.modality.model_free(self.learner, self.data, self._statistics, item, seed)
+        return {name: self._checked(item, held) for name, held in scores.items()}
 
     @cached_property
-    def _information(self) -> Tensor:
-        """What the words of the intact training texts tell of the class: [V]."""
-        data, train = self.data, self.data.train
-        inside = torch.arange(train.ids.shape[1]) < train.lengths[:, None]
-        special = set(train.ids[inside & ~train.eligible].tolist())
-        return word_information(train, len(data.words), len(data.classes), {data.pad_id, *special})
+    def _statistics(self) -> Any:
+        """What measures without a model read of the training split."""
+        return self.modality.statistics(self.data)
 
-    def _mask(self, job: Job, data: TokenData, scores: Scores | None) -> Masks:
+    def _mask(self, job: Job, data: Encoded, scores: Scores | None) -> Masks:
         masks = {}
-        for name, tokens in data.splits:
-            if scores is None:  # everything, or nothing
-                ids = tokens.ids.masked_fill(tokens.eligible & (job.k > 0), data.mask_id)
+        for name, part in data.splits:
+            hidden = data.hidden(name)
+            if scores is None and job.k > 0:
+                masks[name] = part.eligible.contiguous()
+            elif scores is None:  # nothing but what is masked already
+                nothing = torch.zeros(part.eligible.shape, dtype=torch.bool)
+                masks[name] = nothing if hidden is None else hidden
             else:
-                _check_scores(job, tokens.eligible, scores[name])
-                ids = mask_tokens(
-                    tokens.ids,
-                    tokens.eligible,
-                    scores[name],
-                    job.k,
-                    strategy=job.strategy,
-                    mask_id=data.mask_id,
-                )
-            masks[name] = tokens.eligible & (ids == data.mask_id)
+                _check_scores(job, part.eligible, scores[name])
+                masks[name] = self._ranked(job, part.eligible, hidden, scores[name])
         return masks
+
+    def _ranked(self, job: Job, eligible: Tensor, hidden: Tensor | None, scores: Tensor) -> Tensor:
+        """What is masked of a split, a few samples at a time."""
+        rows = max(1, RANKED_TOGETHER // max(1, eligible.shape[1]))
+        found = torch.empty(eligible.shape, dtype=torch.bool)
+        for start in range(0, len(found), rows):
+            some = slice(start, start + rows)
+            device = self.learner.device
+            already = None if hidden is None else hidden[some].to(device)
+            found[some] = units_to_mask(
+                eligible[some].to(device),
+                already,
+                scores[some].to(device),
+                job.k,
+                strategy=job.strategy,
+            ).cpu()
+        return found
 
 
 def _alike(pack: Pack) -> list[list[Job]]:
@@ -204,7 +206,7 @@ def _check_scores(job: Job, eligible: Tensor, scores: Tensor) -> None:
     """Refuse scores that cannot be ranked, naming the training they come from."""
     if scores.shape != eligible.shape:
         raise FaithscopeError(
-            f"{job.measure} must give one score for each token, {list(eligible.shape)}, and gave "
+            f"{job.measure} must give one score for each unit, {list(eligible.shape)}, and gave "
             f"{list(scores.shape)}."
         )
     if not bool((eligible & ~scores.isfinite()).any()):
@@ -218,12 +220,6 @@ def _check_scores(job: Job, eligible: Tensor, scores: Tensor) -> None:
         f"{job.parent.k}, seed {job.parent.seed}), whose training has probably diverged: give a "
         "lower learning rate, and another folder."
     )
-
-
-def masked_data(data: TokenData, masks: Masks) -> TokenData:
-    """The data with the tokens at these positions replaced by the mask token."""
-    ids = {name: part.ids.masked_fill(masks[name], data.mask_id) for name, part in data.splits}
-    return data.with_ids(ids)
 
 
 def _bytes(cache: Mapping[Any, Mapping[int, Scores]]) -> int:
@@ -291,7 +287,7 @@ def _unpacked(bits: Tensor, shape: Sequence[int]) -> Tensor:
     """
     rows, columns = shape
     if len(bits) != -(-rows * columns // 8):
-        raise ValueError("it is of other texts")
+        raise ValueError("it is of other data")
     values = np.unpackbits(bits.numpy(), count=rows * columns)
     return torch.from_numpy(values.astype(bool)).reshape(rows, columns)
 

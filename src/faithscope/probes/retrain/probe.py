@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
-from faithscope.data.text import TextData, TokenData, check_texts
-from faithscope.data.text_sources import describe, load_text
 from faithscope.errors import FaithscopeError, shown, warn
-from faithscope.methods import METHODS, Method, resolve_methods
+from faithscope.methods import METHODS, Method
 from faithscope.metrics import TrainingMetric, resolve_metrics
 from faithscope.probes.refusals import leave_out
 from faithscope.probes.retrain.doubts import doubts_of
 from faithscope.probes.retrain.jobs import (
     MOST_SEEDS,
     PROCEDURES,
-    Jobs,
     checked_levels,
     checked_seeds,
 )
-from faithscope.probes.retrain.learner import Learner
+from faithscope.probes.retrain.learner import Encoded, Learner
 from faithscope.probes.retrain.learner import Recipe as LearnerRecipe
-from faithscope.probes.retrain.learners import check_model, load_learner
+from faithscope.probes.retrain.learners import load_learner, modality_of
+from faithscope.probes.retrain.modality import Modality
 from faithscope.probes.retrain.tasks import jobs_by_group, retrain_tasks
 from faithscope.probes.retrain.worker import RetrainWorker
 from faithscope.request import Given, Retrain
@@ -38,18 +33,14 @@ from faithscope.runs.cards import (
     Cost,
     DataCard,
     Left,
-    Majority,
     MethodCard,
     MetricCard,
     ModelCard,
     Named,
     Recipe,
-    TextCard,
-    Vectors,
 )
 from faithscope.runs.checks import check_collected
 from faithscope.runs.executor import Planned
-from faithscope.runs.files import tensor_digest
 from faithscope.runs.machine import joined_names, joined_versions, machine_of, threads_for
 from faithscope.runs.manifest import Manifest
 from faithscope.runs.plan import Plan
@@ -88,36 +79,33 @@ class RetrainProbe:
 
     def check(self, request: Retrain, given: Given) -> None:
         """Names, seeds and levels are what they should be."""
-        chosen_measures(request, given)
+        modality = modality_of(request, given)
+        modality.open_options(request)
+        chosen_measures(modality, request, given)
         chosen_metrics(request, given)
         _seeds(request)
-        checked_levels(request.levels, request.strategy)
-        if given.model is None:
-            check_model(request.model)
+        checked_levels(request.levels, request.strategy, unit=modality.unit)
 
     def prepare(self, request: Retrain, given: Given) -> Planned:
-        """Check a request and encode its texts; nothing is trained yet."""
+        """Check a request and encode its data; nothing is trained yet."""
         self.check(request, given)  # what is wrong is said before data is read
-        asked = chosen_measures(request, given)
+        modality = modality_of(request, given)
+        asked = chosen_measures(modality, request, given)
         metrics, seeds = chosen_metrics(request, given), _seeds(request)
         levels = checked_levels(request.levels, request.strategy)
-        texts = _texts(request, given)
-        _check_splits(texts.name, texts.splits)
-        learner = _learner(request, given, texts)
-        chosen, left_out = _measures(request, asked, learner)
-        tokens = learner.encode(texts)
-        if not isinstance(tokens, TokenData):
-            raise FaithscopeError(
-                f"What the learner '{learner.name}' encodes is TokenData, got {shown(tokens)}."
-            )
-        _check_splits(tokens.name, tokens.splits)
-        _check_tokens(tokens)
-        _check_lengths(tokens, levels, request.strategy)
+        source = modality.load(request, given)
+        _check_splits(source.name, source.splits, modality)
+        learner = _learner(request, given, source)
+        chosen, left_out = _measures(modality, request, asked, learner)
+        data = modality.encode(learner, source, request)
+        _check_splits(data.name, data.splits, modality)
+        _check_units(data, levels, request.strategy, modality)
         recipe = Recipe(**asdict(learner.recipe))
         resolved = request.model_copy(
             update={
                 "model": learner.name,
-                "data": tokens.name,
+                "data": data.name,
+                **modality.open_options(request),
                 "methods": tuple(method.label for method in chosen),
                 "metrics": tuple(metric.label for metric in metrics),
                 "seeds": seeds,
@@ -129,18 +117,20 @@ class RetrainProbe:
         plan = Plan(
             request=resolved,
             model=Named(name=learner.name, fingerprint=getattr(learner, "fingerprint", "")),
-            data=Named(name=tokens.name, fingerprint=fingerprint(tokens), samples=len(tokens.test)),
-            methods=_method_cards(chosen),
-            metrics=metric_cards(metrics, texts.metric),
+            data=Named(
+                name=data.name, fingerprint=modality.fingerprint(data), samples=len(data.test)
+            ),
+            methods=_method_cards(modality, chosen),
+            metrics=metric_cards(metrics, source.metric),
             left_out=left_out,
-            given={"metric": texts.metric, "selection": texts.selection},
+            given={"metric": source.metric, "selection": source.selection},
             recipe=recipe,
             threads=threads_for(learner.device),
             pack_size=max(1, learner.pack_size),
             groups=(seeds,),
         )
         by_label = {method.label: method for method in chosen}
-        worker = RetrainWorker(plan, texts, tokens, learner, by_label, metrics)
+        worker = RetrainWorker(plan, modality, source, data, learner, by_label, metrics)
         return _planned(plan, worker)
 
     def adopt(self, planned: Planned, there: Plan | None, request: Retrain) -> Planned:
@@ -156,8 +146,7 @@ class RetrainProbe:
             own_order = {"seeds": there.request.seeds}
             changes["request"] = planned.plan.request.model_copy(update=own_order)
         plan = planned.plan.model_copy(update=changes)
-        own = (worker.texts, worker.data, worker.learner, worker.measures, worker.metrics)
-        adopted = _planned(plan, RetrainWorker(plan, *own))
+        adopted = _planned(plan, replace(worker, plan=plan))
         if request.keep_weights and request.out is not None:
             _warn_of_lost_weights(
                 retrain_tasks(plan), Store(as_place(request.out), plan, looks_on=True)
@@ -188,11 +177,11 @@ class RetrainProbe:
     def rescore(self, run: Run, changes: dict[str, Any], given: Given) -> Run:
         """Other metrics of a finished run, from its curves."""
         plan = run.manifest.plan
-        texts = run.manifest.data.texts
-        assert isinstance(plan.request, Retrain) and texts is not None
+        card = run.manifest.data.splits
+        assert isinstance(plan.request, Retrain) and card is not None
         request = plan.request.model_copy(update=changes)
         metrics = chosen_metrics(request, given)
-        cards = metric_cards(metrics, texts.metric)
+        cards = metric_cards(metrics, card.metric)
         request = request.model_copy(update={"metrics": tuple(card.label for card in cards)})
         changed = plan.model_copy(update={"request": request, "metrics": cards})
         tables = {name: run.get_table(name) for name in TABLES}
@@ -210,7 +199,7 @@ def _planned(plan: Plan, worker: RetrainWorker) -> Planned:
         device=str(worker.learner.device),
     )
     jobs = next(iter(worker.jobs.values()))
-    data = _data_card(worker.texts, worker.data, jobs)
+    data = worker.modality.card(worker.source, worker.data, jobs)
     return Planned(plan, worker, retrain_tasks(plan), Known(data, model, worker.metrics))
 
 
@@ -228,9 +217,9 @@ def _warn_of_lost_weights(tasks: Sequence[Task], store: Store) -> None:
         )
 
 
-def chosen_measures(request: Retrain, given: Given) -> list[Method]:
-    """The measures: methods of text."""
-    found = resolve_methods([given.methods.get(n, n) for n in request.methods], "text")
+def chosen_measures(modality: Modality, request: Retrain, given: Given) -> list[Method]:
+    """The measures: methods of texts, or of images."""
+    found = modality.measures(request, given)
     if not found:
         raise FaithscopeError("No measures given: choose at least one, or 'all'.")
     return found
@@ -256,9 +245,9 @@ def assemble(
     metrics: Sequence[TrainingMetric] | None = None,
 ) -> Run:
     """A run from the rows of its tasks: scores, doubts and manifest."""
-    assert isinstance(plan.request, Retrain) and data.texts is not None
+    assert isinstance(plan.request, Retrain) and data.splits is not None
     tables = {name: _in_order(plan, name, table) for name, table in tables.items()}
-    trainings = Trainings(plan, data.texts, tables["trainings"])
+    trainings = Trainings(plan, data.splits, tables["trainings"])
     first = trainings.seeds[0]
     shown = tables["examples"].filter(pc.equal(tables["examples"]["seed"], first))
     metrics = resolve_metrics(list(plan.request.metrics), "retrain") if metrics is None else metrics
@@ -336,57 +325,26 @@ def metric_cards(metrics: Sequence[TrainingMetric], test_metric: str) -> tuple[M
     )
 
 
-def _method_cards(measures: Sequence[Method]) -> tuple[MethodCard, ...]:
+def _method_cards(modality: Modality, measures: Sequence[Method]) -> tuple[MethodCard, ...]:
     return tuple(
         MethodCard.of(
             method,
-            modality="text",
-            granularity="token",
+            modality=modality.name,
+            granularity=modality.granularity(method),
+            is_random=method.label == BASELINE,  # any other is measured by it
             reads_model=method.reads_model,
-            matched_random=None if method.is_random else BASELINE,
+            matched_random=None if method.label == BASELINE else BASELINE,
         )
         for method in measures
     )
 
 
-def fingerprint(data: TokenData) -> str:
-    """A hash of every token and label, and of what the words start from."""
-    tensors = {
-        f"{name} {part}": held
-        for name, tokens in data.splits
-        for part, held in vars(tokens).items()
-        if held is not None
-    }
-    if data.vectors is not None:
-        known = data.vectors.vectors
-        rows = [known[word] for word in data.words if word in known]
-        tensors["vectors"] = torch.from_numpy(np.array(rows))
-    names = {"classes": list(data.classes), "words": list(data.words)}
-    return tensor_digest(tensors, {"names": json.dumps(names)})
-
-
-def _texts(request: Retrain, given: Given) -> TextData:
-    if given.data is None:
-        return load_text(request.data, limit=request.limit)
-    if not isinstance(given.data, TextData):
-        raise FaithscopeError(
-            f"ROAR takes texts by name or as fs.load_text gives them, got "
-            f"{type(given.data).__name__}."
-        )
-    if request.limit is not None:
-        raise FaithscopeError(
-            "limit applies only to data given by name: give the texts that are to be used."
-        )
-    check_texts(given.data)
-    return given.data
-
-
-def _learner(request: Retrain, given: Given, texts: TextData) -> Learner:
+def _learner(request: Retrain, given: Given, source: Any) -> Learner:
     changes = {name: value for name in RECIPE if (value := getattr(request, name)) is not None}
     if given.model is None:
         return load_learner(
             request.model,
-            texts,
+            source,
             device=request.device,
             trust_remote_code=request.trust_remote_code,
             **changes,
@@ -401,8 +359,8 @@ def _learner(request: Retrain, given: Given, texts: TextData) -> Learner:
     for part in ("encode", "begin", "explain", "check"):
         if not callable(_part(learner, part)):
             raise FaithscopeError(
-                f"A model to train is 'bilstm', 'hf:…' or a learner with encode, begin, explain "
-                f"and check, got {shown(learner)}."
+                "A model to train is 'bilstm', 'hf:…', 'vit' or a learner with encode, begin, "
+                f"explain and check, got {shown(learner)}."
             )
     if not isinstance(_part(learner, "recipe"), LearnerRecipe):
         raise FaithscopeError("A learner's 'recipe' must be a Recipe of faithscope.")
@@ -421,7 +379,7 @@ def _part(learner: Any, name: str) -> Any:
 
 
 def _measures(
-    request: Retrain, asked: Sequence[Method], learner: Learner
+    modality: Modality, request: Retrain, asked: Sequence[Method], learner: Learner
 ) -> tuple[list[Method], tuple[Left, ...]]:
     """The measures that the model can give, random among them, and those it cannot, and why."""
     refused = dict[str, FaithscopeError]()
@@ -433,73 +391,37 @@ def _measures(
             refused[item.label] = error
     chosen, left_out = leave_out(asked, refused, asked=request.methods, strict=request.strict)
     if BASELINE not in [item.label for item in chosen]:
-        chosen.append(METHODS.of("text")[BASELINE])
+        chosen.append(METHODS.of(modality.name)[BASELINE])
     return chosen, left_out
 
 
-def _check_splits(data: str, splits: Iterable[tuple[str, Sized]]) -> None:
+def _check_splits(data: str, splits: Iterable[tuple[str, Sized]], modality: Modality) -> None:
     for name, held in splits:
         if not len(held):
             raise FaithscopeError(
-                f"The {name} split of '{data}' has no texts: ROAR needs train, validation and test."
+                f"The {name} split of '{data}' has no {modality.sample}s: ROAR needs train, "
+                "validation and test."
             )
 
 
-def _check_tokens(data: TokenData) -> None:
-    for name, tokens in data.splits:
-        if not bool(tokens.eligible.any()):
+def _check_units(data: Encoded, levels: Sequence[int], strategy: str, modality: Modality) -> None:
+    """Refuse data of which nothing can be masked, or nothing but all at the last level."""
+    counts = {name: int(part.eligible.sum(1).max()) for name, part in data.splits}
+    sample, unit = modality.sample, modality.unit
+    for name, count in counts.items():
+        if not count:
             raise FaithscopeError(
-                f"The {name} split of '{data.name}' has no token that can be masked: give texts "
-                "with words in them."
+                f"The {name} split of '{data.name}' has no {unit} that can be masked: give "
+                f"{sample}s with something in them."
             )
-
-
-def _check_lengths(data: TokenData, levels: Sequence[int], strategy: str) -> None:
-    """Refuse texts of which no level masks a token but the one that masks them all."""
-    longest = max(int(tokens.eligible.sum(1).max()) for _, tokens in data.splits)
+    longest = max(counts.values())
     highest = max(k for k in levels if k < 100 or strategy == "count")
     if strategy == "relative" and longest * highest < 100:
-        words = f"{longest} token{'s' * (longest > 1)}"
+        words = f"{longest} {unit}{'s' * (longest > 1)}"
         raise FaithscopeError(
-            f"The texts of '{data.name}' have at most {words}, of which {highest} % is less than "
-            "one: give longer texts, or mask by count."
+            f"The {sample}s of '{data.name}' have at most {words}, of which {highest} % is less "
+            f"than one: give larger {sample}s, or mask by count."
         )
-
-
-def _data_card(texts: TextData, data: TokenData, jobs: Jobs) -> DataCard:
-    about = describe(texts, data)
-    majority, vectors = about["majority"], about["vectors"]
-    return DataCard(
-        name=about["name"],
-        samples=len(data.test),
-        fingerprint=about["fingerprint"],
-        texts=TextCard(
-            kind=about["kind"],
-            classes=tuple(about["classes"]),
-            metric=about["metric"],
-            selection=about["selection"],
-            sizes=about["sizes"],
-            mean_length=about["mean_length"],
-            vocabulary=about["vocabulary"],
-            majority=Majority(label=majority["class"], score=majority["score"]),
-            truncated=about["truncated"],
-            vectors=None if vectors is None else Vectors(**vectors),
-            notes=(*about["notes"], *_too_short(data, jobs)),
-        ),
-    )
-
-
-def _too_short(data: TokenData, jobs: Jobs) -> list[str]:
-    """Say how many texts keep all their tokens at every level below 100 %."""
-    if jobs.strategy != "relative":
-        return []
-    highest = max(k for k in jobs.levels if k < 100)
-    counts = torch.cat([tokens.eligible.sum(1) for _, tokens in data.splits])
-    short = int((counts * highest < 100).sum())
-    if not short:
-        return []
-    some = "1 text is" if short == 1 else f"{short:,} of {len(counts):,} texts are"
-    return [f"{some} so short that {highest} % of the tokens is less than one: nothing is masked."]
 
 
 def _cost(plan: Plan, tasks: Sequence[Mapping[str, Any]]) -> Cost:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from faithscope.data.text import TextData, TokenData
 from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method
 from faithscope.metrics import TrainingMetric
 from faithscope.probes.retrain.jobs import Job, Jobs, Pack
-from faithscope.probes.retrain.learner import Learner, Trained
+from faithscope.probes.retrain.learner import Encoded, Learner, Masks, Trained
 from faithscope.probes.retrain.masking import (
     Explained,
     Masked,
     Masker,
-    Masks,
-    masked_data,
     packed_masks,
     packed_model,
     timed,
     unpacked_masks,
     unpacked_model,
 )
-from faithscope.probes.retrain.sparsity import sparsity
+from faithscope.probes.retrain.modality import Modality
 from faithscope.probes.retrain.tasks import (
     jobs_by_group,
     keeps_weights,
@@ -41,8 +38,6 @@ from faithscope.runs.plan import Plan
 from faithscope.runs.tables import table_of_rows
 from faithscope.runs.task import Context, Loaded, Tables, Task
 
-EXAMPLES = 3
-"""Test texts whose masks and scores are kept for people to look at."""
 TIMED_BATCHES = 8
 """Batches of a training that a forecast is made from."""
 PACKAGES = ("torch", "numpy", "scipy", "transformers")
@@ -63,8 +58,10 @@ class RetrainWorker:
     """Masks and trains packs of models on one device."""
 
     plan: Plan
-    texts: TextData
-    data: TokenData
+    modality: Modality
+    source: Any
+    """The data as it was loaded."""
+    data: Encoded
     learner: Learner
     measures: Mapping[str, Method]
     metrics: Sequence[TrainingMetric]
@@ -81,8 +78,8 @@ class RetrainWorker:
 
     @cached_property
     def masker(self) -> Masker:
-        """Explains models and ranks tokens, and remembers what all levels use."""
-        return Masker(self.data, self.learner, self.measures, self.plan.pack_size)
+        """Explains models and ranks units, and remembers what all levels use."""
+        return Masker(self.modality, self.data, self.learner, self.measures, self.plan.pack_size)
 
     @cached_property
     def _packs(self) -> dict[tuple[int, ...], dict[str, Pack]]:
@@ -121,7 +118,7 @@ class RetrainWorker:
 
     def _train(self, task: Task, masks: Mapping[str, Masks], context: Context) -> Finished:
         _, pack = self._pack(task)
-        data = [masked_data(self.data, masks[job.id]) for job in pack.jobs]
+        data = [self.data.masked(masks[job.id]) for job in pack.jobs]
         training = self.learner.begin(data, [job.seed for job in pack.jobs])
         epochs, seconds = self.learner.recipe.epochs, 0.0
         share = len(pack.jobs) / epochs
@@ -179,7 +176,8 @@ class RetrainWorker:
         for job, model in zip(pack.jobs, done.trained, strict=True):
             needed = keeps_weights(jobs, job, self.request.keep_weights)
             weights = model.weights if needed else None
-            context.write(weights_name(job), *packed_model(weights, done.masks[job.id]))
+            masks = done.masks[job.id] if needed or self.modality.keeps_masks else {}
+            context.write(weights_name(job), *packed_model(weights, masks))
             rows += self._training_rows(jobs, job, model, done.seconds / len(pack.jobs))
         size = sum(held.numel() for held in done.trained[0].weights.values())
         row = {
@@ -221,10 +219,7 @@ class RetrainWorker:
         """From the first step of each measure and seed."""
         if held.scores is None or held.job.k != jobs.levels[1]:
             return []
-        part = self.data.validation
-        shares = sparsity(
-            held.scores["validation"], part.lengths, part.eligible, specials=self.request.specials
-        )
+        shares = self.modality.sparsity(self.data, held.scores, self.request)
         return [
             {
                 "data": self.data.name,
@@ -240,35 +235,17 @@ class RetrainWorker:
         ]
 
     def _example_rows(self, jobs: Jobs, held: Masked) -> list[dict[str, Any]]:
-        """The first test texts of the first seed: what was masked of them, and by which scores."""
-        job, test = held.job, self.data.test
+        """The first test samples of the first seed: what was masked of them, by which scores."""
+        job = held.job
         if job.seed != jobs.seeds[0] or job.k == 0:
             return []
-        rows = []
-        for (measure, procedure, seed), curve in jobs.curves.items():
-            if seed != job.seed or curve.get(job.k) != job:
-                continue
-            for index in range(min(EXAMPLES, len(test))):
-                words, auxiliary = _written(self.data, index)
-                length = int(test.lengths[index])
-                scores = [] if held.scores is None else held.scores["test"][index, :length].tolist()
-                rows.append(
-                    {
-                        "split": "test",
-                        "index": index,
-                        "measure": measure,
-                        "procedure": procedure,
-                        "seed": seed,
-                        "k": job.k,
-                        "label": self.data.classes[int(test.labels[index])],
-                        "words": words,
-                        "auxiliary": auxiliary,
-                        "eligible": test.eligible[index].nonzero().flatten().tolist(),
-                        "masked": held.masks["test"][index].nonzero().flatten().tolist(),
-                        "scores": scores,
-                    }
-                )
-        return rows
+        shown = self.modality.examples(self.data, held.masks, held.scores)
+        return [
+            {"measure": measure, "procedure": procedure, "seed": seed, "k": job.k, **row}
+            for (measure, procedure, seed), curve in jobs.curves.items()
+            if seed == job.seed and curve.get(job.k) == job
+            for row in shown
+        ]
 
     def measure(self) -> Mapping[str, float]:
         """Train the first pack and explain it on a few batches."""
@@ -290,34 +267,11 @@ class RetrainWorker:
         return found
 
 
-def _few(data: TokenData, count: int) -> tuple[TokenData, float]:
-    """About `count` training texts from everywhere, the same share of the others, and the share."""
+def _few(data: Any, count: int) -> tuple[Any, float]:
+    """About `count` training samples from everywhere, the same share of others, and the share."""
     share = min(1.0, count / len(data.train))
     parts = {}
-    for name, tokens in data.splits:
-        rows = torch.linspace(0, len(tokens) - 1, max(1, round(share * len(tokens)))).long()
-        held = {part: v[rows] for part, v in vars(tokens).items() if v is not None}
-        parts[name] = replace(tokens, **held)
-    few = replace(data, train=parts["train"], validation=parts["validation"], test=parts["test"])
-    return few, share
-
-
-def _written(data: TokenData, index: int) -> tuple[list[str], list[str] | None]:
-    """The words of a test text, and of the one that comes with it."""
-    test = data.test
-    length = int(test.lengths[index])
-    main, rest = test.ids[index, :length].tolist(), test.ids[index, length:].tolist()
-    if test.auxiliary is not None and test.auxiliary_lengths is not None:
-        rest = test.auxiliary[index, : int(test.auxiliary_lengths[index])].tolist()
-    special = {data.pad_id, *test.ids[index, :length][~test.eligible[index, :length]].tolist()}
-    words = [_shown(data.words[token]) for token in rest if token not in special]
-    return [_shown(data.words[token]) for token in main], words or None
-
-
-def _shown(word: str) -> str:
-    r"""A word as a table can hold it: half a character, which has no UTF-8, is "?".
-
-    >>> _shown("a\ud800")
-    'a?'
-    """
-    return word.encode("utf-8", "replace").decode()
+    for name, part in data.splits:
+        rows = torch.linspace(0, len(part) - 1, max(1, round(share * len(part)))).long()
+        parts[name] = part.at(rows)
+    return data.with_splits(parts), share
