@@ -89,13 +89,12 @@ class Study:
     def at(self, out: str | Place) -> Study:
         """The same study, whose runs keep the names of the folders that they have there already.
 
-        Before names were short, every option stood in them.
+        Before names were short, every option stood in them; later the fill did, also if not said.
         """
         root, cells = as_place(out, "out"), dict[str, Request]()
         for label, held in self.cells.items():
-            former = former_label(held)
-            new, old = (is_begun(root / name) for name in (label, former))
-            cells[former if old and not new else label] = held
+            begun = (name for name in (label, *former_labels(held)) if is_begun(root / name))
+            cells[next(begun, label)] = held
         return replace(self, cells=cells)
 
     def run_on(self, **where: Any) -> Study:
@@ -387,7 +386,7 @@ def cell_label(request: Request) -> str:
         value, field = getattr(request, name), type(request).model_fields[name]
         if name == "model":
             parts.append(short_name(_model_part(request)))
-        elif name in ("data", "fill"):
+        elif name == "data" or (name == "fill" and value != "auto"):
             parts.append(short_name(str(value)))
         elif value != field.default:
             parts.append(f"{name}-{value}" if isinstance(value, int) else str(value))
@@ -401,15 +400,22 @@ def _model_part(request: Request) -> str:
     return label or name
 
 
-def former_label(request: Request) -> str:
-    """The name that a run's folder had before: the values of all axes."""
+def former_labels(request: Request) -> tuple[str, str]:
+    """The names that a run's folder had before: with its fill, and with the values of all axes."""
+    of_images = {"fill": "mean", "units": "pixels"} if isinstance(request, Perturb) else {}
     parts = []
     for name in _axes(type(request)):
         value = str(getattr(request, name))
+        if name == "side":  # which is newer
+            continue
         if name == "model" and isinstance(request, Perturb) and request.checkpoint:
             value = f"{value}-{Path(request.checkpoint).stem}"
+        value = of_images.get(name, value) if value == "auto" else value
         parts.append(re.sub(r"[^\w.=-]+", "-", value).strip("-"))
-    return "_".join(parts)
+    filled = request
+    if isinstance(request, Perturb) and request.fill == "auto":
+        filled = request.model_copy(update={"fill": of_images["fill"]})
+    return cell_label(filled), "_".join(parts)
 
 
 # Running a study

@@ -84,7 +84,9 @@ def made_up(
     held = {"name": "d", "fingerprint": "f", "samples": count, **(data or {})}
     options = {"precision": "fp64", **(protocol or {})}
     plan = Plan(
-        request=Perturb(model=about["name"], data=held["name"], **options),
+        request=Perturb(
+            model=about["name"], data=held["name"], **{"fill": "mean", "units": "pixels", **options}
+        ),
         model=Named(name=about["name"], fingerprint=about["fingerprint"]),
         data=Named(name=held["name"], samples=count),
         methods=tuple(cards.values()),

@@ -32,6 +32,7 @@ class Option:
         by_hand: whether it may only be given in Python or typed on the command line, never by a
             file.
         is_path: whether a value is the path of a file or folder.
+        modality: "image" or "text" if it has a meaning for those alone.
         meanings: what a value means, for the reader of a page; "" stands for any other value.
     """
 
@@ -48,6 +49,7 @@ class Option:
     differs: Literal["alone", "freely", "never"] = "alone"
     by_hand: bool = False
     is_path: bool = False
+    modality: Literal["", "image", "text"] = ""
     meanings: Mapping[str, str] = field(default_factory=dict)
 
     def meaning(self, value: object) -> str:

@@ -242,6 +242,7 @@ class Perturb(Request):
             "Of pairs of texts, the side that is ranked and removed.",
             noun="side",
             axis=True,
+            modality="text",
             meanings={
                 "both": "Of pairs of texts both are ranked and removed.",
                 "first": "Of pairs of texts the first is ranked and removed, the second is read.",
@@ -255,6 +256,7 @@ class Perturb(Request):
             "How patch maps, and others that are coarse, become pixel maps.",
             noun="upsampling",
             axis=True,
+            modality="image",
             meanings={
                 "bilinear": "Coarse maps become pixel maps by smooth interpolation.",
                 "nearest": "Coarse maps become pixel maps by repeating each value over its cell.",
@@ -470,10 +472,8 @@ class Retrain(Request):
             "fill",
             metavar="NAME",
             choices="fill",
-            meanings={
-                "None": "Of texts: masked tokens become the mask token.",
-                "": "Masked units are replaced: {summary}.",
-            },
+            modality="image",
+            meanings={"": "Masked units are replaced: {summary}."},
         ),
     ] = None
     units: Annotated[
@@ -481,8 +481,8 @@ class Retrain(Request):
         Option(
             "Of images, what is ranked and masked. [default: pixels]",
             noun="units",
+            modality="image",
             meanings={
-                "None": "Of texts: tokens are ranked and masked.",
                 "pixels": "Single pixels are ranked and masked.",
                 "patches": "Whole patches are ranked and masked.",
             },
@@ -494,6 +494,7 @@ class Retrain(Request):
             "Count special tokens in sparsity.",
             TRUE_OR_FALSE,
             differs="freely",
+            modality="text",
             meanings={
                 "True": "Sparsity counts special tokens, too, as the paper's program does.",
                 "False": "Sparsity counts the tokens that can be masked.",

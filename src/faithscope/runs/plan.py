@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -74,12 +74,19 @@ class Plan(Typed):
         return self.request.kind
 
     @property
+    def modality(self) -> Literal["image", "text"]:
+        """What is explained."""
+        return "image" if self.request.units in ("pixels", "patches") else "text"
+
+    @property
     def protocol(self) -> dict[str, Any]:
         """The options that decide what a number means, beside model, data, methods and metrics."""
         return {
             name: getattr(self.request, name)
             for name, option in options(type(self.request)).items()
-            if option.role == "protocol" and name not in SECTIONS
+            if option.role == "protocol"
+            and name not in SECTIONS
+            and option.modality in ("", self.modality)
         }
 
     def content(self) -> dict[str, Any]:

@@ -309,7 +309,7 @@ def _axes(first: Findings, second: Findings, metrics: Iterable[str]) -> dict[str
     known = options(type(first.manifest.plan.request))
     cards = first.manifest.metrics
     for name in manifests[0].protocol:
-        values = [_shown(manifest.protocol[name]) for manifest in manifests]
+        values = [_shown(manifest.protocol.get(name)) for manifest in manifests]
         read = name != "k" or any(cards[metric].reads_k for metric in metrics)
         own = not (name in RECIPE and "model" in axes)
         if values[0] != values[1] and read and own and known[name].differs != "freely":

@@ -19,7 +19,7 @@ from faithscope.verdicts.statistics import rank_agreement, sensitivity, share_fl
 Array = NDArray[np.float64]
 Row = dict[str, Any]
 
-AXES = ("fill", "units", "upsample", "ties", "group", "k", "seed")
+AXES = ("fill", "units", "side", "upsample", "ties", "group", "k", "seed")
 """Choices of which two runs may differ in one; runs that differ in anything else stay apart."""
 
 
