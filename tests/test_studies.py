@@ -14,7 +14,7 @@ from bags import BagLearner, bag_texts
 from commands import csv, fails, rows, run
 from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.learner import Recipe
-from faithscope.studies import forecast_study, former_label, make_study, prepare_cells
+from faithscope.studies import forecast_study, former_labels, make_study, prepare_cells
 from families import refused
 from fuzzing import in_time
 
@@ -144,7 +144,7 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path):
 )
 def test_models_have_labels(model):
     study = make_study({"name": "s", "model": model, "data": "bundled:cifar10"})
-    assert list(study.cells) == ["small-vit_bundled-cifar10_mean", "other_bundled-cifar10_mean"]
+    assert list(study.cells) == ["small-vit_bundled-cifar10", "other_bundled-cifar10"]
     assert [cell.model for cell in study.cells.values()] == [
         f"small vit={TINY}",
         f"other={TINY}",
@@ -167,12 +167,13 @@ def test_folders_are_named_by_what_is_not_as_usual():
     assert len(make_study({**asked, "model": [TINY, *others]}).cells) == 6
 
 
-def test_a_run_in_a_folder_with_its_former_name_goes_on(small, tmp_path, monkeypatch):
-    study = make_study({**small, "fills": ["mean", "black"]})
+@pytest.mark.parametrize(("which", "name"), [(0, ""), (1, "_pixels_bilinear_ascending_0")])
+def test_a_run_in_a_folder_with_its_former_name_goes_on(small, tmp_path, monkeypatch, which, name):
+    study = make_study({**small, "fills": ["auto", "black"]})
     fs.run_study(study, tmp_path)
     first, second = study.cells
-    former = former_label(study.cells[first])
-    assert former.endswith("_bundled-cifar10_mean_pixels_bilinear_ascending_0")
+    former = former_labels(study.cells[first])[which]
+    assert former.endswith(f"_bundled-cifar10_mean{name}")
     (tmp_path / first).rename(tmp_path / former)
 
     def forbidden(*_: object, **__: object) -> None:
@@ -198,7 +199,7 @@ def test_text_models_have_labels(tmp_path):
     content = {"kind": "roar", "name": "s", "data": str(data), "model": {"net": "bilstm"}, **few}
     (prepared,) = [held for _, held in prepare_cells(make_study(content))]
     assert prepared.plan.model.name == "net"
-    with refused("Unknown text model 'net=lstm'"):
+    with refused("Unknown model to train 'net=lstm'"):
         make_study({**content, "model": {"net": "lstm"}})
 
 

@@ -245,6 +245,17 @@ def _sides(ids: Sequence[int], types: Sequence[int] | None, separator: int | Non
     return sides
 
 
+def word_embeddings(module: nn.Module) -> nn.Embedding | None:
+    """The word embeddings of a model of Hugging Face that reads texts; None of any other."""
+    if getattr(module, "main_input_name", "") != "input_ids":  # which says nothing by itself
+        return None
+    try:
+        found: Any = module.get_input_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        return None
+    return found if isinstance(found, nn.Embedding) and hasattr(module, "config") else None
+
+
 def text_model(
     module: nn.Module,
     tokenizer: Any,
@@ -254,8 +265,8 @@ def text_model(
     **view: Any,
 ) -> TextModel:
     """Wrap a sequence classifier and its tokenizer."""
-    embedding = getattr(module, "get_input_embeddings", lambda: None)()
-    if not isinstance(embedding, nn.Embedding) or not hasattr(module, "config"):
+    embedding = word_embeddings(module)
+    if embedding is None:
         raise FaithscopeError(
             f"{name} is no text classifier of Hugging Face (a …ForSequenceClassification with word "
             "embeddings): give one, or leave the tokenizer out."
