@@ -167,14 +167,13 @@ def test_folders_are_named_by_what_is_not_as_usual():
     assert len(make_study({**asked, "model": [TINY, *others]}).cells) == 6
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_run_in_a_folder_with_its_former_name_goes_on(small, tmp_path, monkeypatch, which):
+@pytest.mark.parametrize(("which", "name"), [(0, ""), (1, "_pixels_bilinear_ascending_0")])
+def test_a_run_in_a_folder_with_its_former_name_goes_on(small, tmp_path, monkeypatch, which, name):
     study = make_study({**small, "fills": ["auto", "black"]})
     fs.run_study(study, tmp_path)
     first, second = study.cells
     former = former_labels(study.cells[first])[which]
-    end = ("_bundled-cifar10_mean", "_bundled-cifar10_mean_pixels_bilinear_ascending_0")[which]
-    assert former.endswith(end)
+    assert former.endswith(f"_bundled-cifar10_mean{name}")
     (tmp_path / first).rename(tmp_path / former)
 
     def forbidden(*_: object, **__: object) -> None:

@@ -172,8 +172,8 @@ def explain(
             one that cannot be read is an error: maps and images go together.
         methods: a name, a Method or a function; a list (or "all") gives a dict by label, without
             those that the model does not allow, which are warned of.
-        target: class to explain, an int or [B]; None is the predicted class.
             For a text model, texts: a string, a list, a file, a data set or tokens.
+        target: class to explain, an int or [B]; None is the predicted class.
         units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w]; of texts "tokens" or "words" ->
             a list of maps, one number for each unit of each text. "auto" is pixels, or tokens.
         side: of pairs of texts, the side that is explained.
@@ -262,7 +262,8 @@ def _allowed(
     error: FaithscopeError,
 ) -> list[Method]:
     """The methods that the model allows, with a warning of the others; `error` if it allows all."""
-    refused = all_refused(try_methods(model, images, methods, keys=keys, seed=request.seed))
+    trial = try_methods(model, images, methods, keys=keys, seed=request.seed)
+    refused = all_refused(trial, model.modality)
     if not refused:
         raise error
     kept, left = leave_out(methods, refused, asked=(), strict=request.strict)
@@ -754,10 +755,9 @@ def _batches_to_explain(data: ImageData) -> Iterator[Batch]:
     first: list[int] | None = None
     for batch in data.batches(EXPLAIN_BATCH):
         for left in batch.skipped:
-            noun = getattr(data, "noun", "images").removesuffix("s")
             raise FaithscopeError(
-                f"The {noun} '{left.sample}' cannot be explained: {left.reason}; take it out, or "
-                "use fs.evaluate, which leaves it out."
+                f"The {_noun(data)} '{left.sample}' cannot be explained: {left.reason}; take it "
+                "out, or use fs.evaluate, which leaves it out."
             )
         shape = [] if batch.words else list(batch.images.shape[1:])
         if first is not None and shape != first and len(batch.images):
@@ -769,7 +769,12 @@ def _batches_to_explain(data: ImageData) -> Iterator[Batch]:
             first = shape
             yield batch
     if first is None:
-        raise FaithscopeError("There are no images: give at least one.")
+        raise FaithscopeError(f"There are no {_noun(data)}s: give at least one.")
+
+
+def _noun(data: ImageData) -> str:
+    """What one sample of a data set is."""
+    return str(getattr(data, "noun", "images")).removesuffix("s")
 
 
 def _explained(
@@ -794,8 +799,8 @@ def _explained(
         _check_fit(model, images, goal)
         labels = ", ".join(method.label for method in methods)
         raise FaithscopeError(
-            f"{labels}: these images cannot be explained ({said(error)}): choose other methods, or "
-            "fs.evaluate, which leaves out what fails."
+            f"{labels}: these {model.modality}s cannot be explained ({said(error)}): choose other "
+            "methods, or fs.evaluate, which leaves out what fails."
         ) from error
     return maps, size
 

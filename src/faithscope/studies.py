@@ -54,6 +54,8 @@ LARGEST = 1 << 18
 MOST_NODES, DEEPEST = 10_000, 20
 """Words, numbers, lists and keys of a study, and how deep they are nested."""
 MOST_RUNS = 10_000
+OF_IMAGES = {"fill": "mean", "units": "pixels"}
+"""What "auto" meant before there were texts."""
 EXAMPLES = {"model": "bundled:cifar10_vit", "data": "bundled:cifar10"}
 
 Runner = Callable[[str, Prepared], Result]
@@ -87,14 +89,11 @@ class Study:
         return replace(self, cells=cells)
 
     def at(self, out: str | Place) -> Study:
-        """The same study, whose runs keep the names of the folders that they have there already.
-
-        Before names were short, every option stood in them; later the fill did, also if not said.
-        """
+        """The same study, whose runs keep the names of the folders that they have there already."""
         root, cells = as_place(out, "out"), dict[str, Request]()
         for label, held in self.cells.items():
-            begun = (name for name in (label, *former_labels(held)) if is_begun(root / name))
-            cells[next(begun, label)] = held
+            names = (label, *former_labels(held))
+            cells[next((name for name in names if is_begun(root / name)), label)] = held
         return replace(self, cells=cells)
 
     def run_on(self, **where: Any) -> Study:
@@ -380,17 +379,25 @@ def _is_hugging_face(model: str) -> bool:
 
 
 def cell_label(request: Request) -> str:
-    """The name of a run's folder: model, data and fill, and what else is not as usual."""
+    """The name of a run's folder: model, data, and what else is not as usual."""
+    return _label(request, _defaults(request))
+
+
+def _label(request: Request, usual: Mapping[str, Any]) -> str:
     parts = []
     for name in _axes(type(request)):
-        value, field = getattr(request, name), type(request).model_fields[name]
+        value = getattr(request, name)
         if name == "model":
             parts.append(short_name(_model_part(request)))
-        elif name == "data" or (name == "fill" and value != "auto"):
+        elif name == "data" or (name == "fill" and value != usual[name]):
             parts.append(short_name(str(value)))
-        elif value != field.default:
+        elif value != usual[name]:
             parts.append(f"{name}-{value}" if isinstance(value, int) else str(value))
     return "_".join(part or "-" for part in parts)
+
+
+def _defaults(request: Request) -> dict[str, Any]:
+    return {name: field.default for name, field in type(request).model_fields.items()}
 
 
 def _model_part(request: Request) -> str:
@@ -400,22 +407,27 @@ def _model_part(request: Request) -> str:
     return label or name
 
 
-def former_labels(request: Request) -> tuple[str, str]:
-    """The names that a run's folder had before: with its fill, and with the values of all axes."""
-    of_images = {"fill": "mean", "units": "pixels"} if isinstance(request, Perturb) else {}
+def former_labels(request: Request) -> list[str]:
+    """The names that a run's folder had when there were only images: short, and before in full."""
+    if not isinstance(request, Perturb) or request.side != "both":
+        return [_full_label(request)]
+    was = {name: value for name, value in OF_IMAGES.items() if getattr(request, name) == "auto"}
+    before = request.model_copy(update=was)
+    usual = {**_defaults(request), **OF_IMAGES, "fill": None}
+    return [_label(before, usual), _full_label(before)]
+
+
+def _full_label(request: Request) -> str:
+    """The values of all axes that there were."""
     parts = []
     for name in _axes(type(request)):
         value = str(getattr(request, name))
-        if name == "side":  # which is newer
+        if name == "side":
             continue
         if name == "model" and isinstance(request, Perturb) and request.checkpoint:
             value = f"{value}-{Path(request.checkpoint).stem}"
-        value = of_images.get(name, value) if value == "auto" else value
         parts.append(re.sub(r"[^\w.=-]+", "-", value).strip("-"))
-    filled = request
-    if isinstance(request, Perturb) and request.fill == "auto":
-        filled = request.model_copy(update={"fill": of_images["fill"]})
-    return cell_label(filled), "_".join(parts)
+    return "_".join(parts)
 
 
 # Running a study

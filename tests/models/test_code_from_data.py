@@ -137,7 +137,7 @@ def test_a_model_that_classifies_nothing_is_called_so(tmp_path: Path):
     from transformers import VitsConfig
 
     VitsConfig().save_pretrained(tmp_path)
-    with refused("no image classifier of the kind 'vits'", "fs.wrap"):
+    with refused("no classifier of images or texts of the kind 'vits'", "fs.wrap"):
         fs.load_model(f"hf:{tmp_path}", pretrained=False)
 
 

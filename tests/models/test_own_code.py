@@ -292,8 +292,8 @@ def test_a_dry_run_measures_what_names_no_code(here, marker):
     file = study(here, model=models)
     dry = run("run", file, "--dry-run", "--json", "--out", "out")
     told = json.loads(dry.stdout)
-    assert told["mine_array-x.npy_mean"] == {"imports": ["mine=net.py:build"]}
-    assert told["tiny_array-x.npy_mean"]["tasks"] == 1
+    assert told["mine_array-x.npy"] == {"imports": ["mine=net.py:build"]}
+    assert told["tiny_array-x.npy"]["tasks"] == 1
     assert not marker.exists()
 
 
@@ -302,7 +302,7 @@ def test_an_allowed_study_runs_with_labels(here, marker):
     file = study(here, model={"mine": models["mine"]}, methods=["gradient", "method.py:mine"])
     run("run", file, "--allow-code", "--out", "out", "--device", "cpu")
     done = fs.load_results(here / "out")
-    assert list(done.results) == ["mine_array-x.npy_mean"]
+    assert list(done.results) == ["mine_array-x.npy"]
     (result,) = done.results.values()
     assert (result.manifest.model.name, result.methods) == ("mine", ["gradient", "method.py:mine"])
     again = fs.run_study(fs.load_study(file).allowing_code(), here / "out", device="cpu")

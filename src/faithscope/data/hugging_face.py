@@ -149,6 +149,17 @@ def open_hugging_face(name: str, config: str) -> Any:
         ) from None
 
 
+def split_of(name: str, config: str, split: str | None) -> tuple[str, Any]:
+    """One split of a data set, and what it is called: "test", or the one that was saved alone."""
+    found = open_hugging_face(name, config)
+    if not isinstance(found, Mapping):
+        found = {str(found.split or split or "rows"): found}
+        split = split or next(iter(found))
+    split = choose(f"split of 'hf:{name}'", split or "test", map(str, found))
+    label = Path(name).name if existing_path(name) else name
+    return f"hf:{label}:{split}", found[split]
+
+
 def _image_column(library: Any, rows: Any, column: str) -> Any:
     """The rows with only their images, as stored: they are decoded one by one."""
     kind = rows.features[choose("column", column, rows.column_names)]

@@ -291,6 +291,11 @@ class ShuffledImages(IndexedImages):
     seed: int
 
     @property
+    def noun(self) -> str:  # type: ignore[override]
+        """What the samples are."""
+        return str(self.data.noun)
+
+    @property
     def model(self) -> Model | None:
         """Whose input the images are."""
         model: Model | None = self.data.model

@@ -25,11 +25,13 @@ from faithscope.data.files import (
     is_pattern,
     matching_images,
 )
-from faithscope.data.hugging_face import open_hugging_face, row_images
+from faithscope.data.hugging_face import row_images, split_of
 from faithscope.data.images import ImageData, LazyImages, bundled_images, choose_subset
 from faithscope.data.labels import class_numbers, fit_labels, named_labels, wnid_labels
 from faithscope.data.objects import as_image_data
+from faithscope.data.own_texts import KINDS as TABLES
 from faithscope.data.tensors import as_tensor, why_unread
+from faithscope.data.text_files import kind_of
 from faithscope.errors import FaithscopeError, choose, first_line, quoted, shown
 from faithscope.models import Model, TextModel
 from faithscope.models.model import CHANNELS
@@ -75,6 +77,11 @@ def load_data(
         from faithscope.data.text_samples import load_texts
 
         return load_texts(data, model, labels=labels, limit=limit, seed=seed)
+    if _is_of_texts(data):
+        raise FaithscopeError(
+            f"{model.name} reads images, and {shown(data)} is text: give images, or a model of "
+            "texts."
+        )
     if not isinstance(data, str | os.PathLike):
         return as_image_data(data, model, labels, limit=limit, seed=seed)
     if labels is not None:
@@ -83,6 +90,26 @@ def load_data(
             "folders name theirs."
         )
     return _load_named(data if isinstance(data, str) else as_path(data, "data"), model, limit, seed)
+
+
+def _is_of_texts(data: Any) -> bool:
+    """Whether data can be nothing but text: tokens, a table, sentences that are no files."""
+    if isinstance(data, Mapping):
+        return "input_ids" in data
+    if isinstance(data, str | os.PathLike):
+        return kind_of(Path(data)) in TABLES
+    if not isinstance(data, list | tuple) or not data:
+        return False
+    texts = [held for one in data for held in (one if isinstance(one, tuple) else (one,))]
+    if not all(isinstance(text, str) and not _is_path(text) for text in texts):
+        return False
+    return any(" " in text.strip() for text in texts)
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text looks like the path of an image, or is one."""
+    is_named = "/" in text or Path(text).suffix.lower() in EXTENSIONS
+    return is_named or existing_path(text) is not None
 
 
 def _load_named(name: str | Path, model: Model, limit: int | None, seed: int | None) -> ImageData:
@@ -100,8 +127,9 @@ def _load_named(name: str | Path, model: Model, limit: int | None, seed: int | N
     if is_pattern(str(name)):
         return matching_images(str(name), model, limit=limit, seed=seed)
     example = f"{name}:…" if name in SOURCES and name != "bundled" else "cifar10:FOLDER"
+    no_text = f", and {model.name} reads no texts" if " " in str(name).strip() else ""
     raise FaithscopeError(
-        f"There is no folder or image {quoted(name)}: give a path, a pattern such as "
+        f"There is no folder or image {quoted(name)}{no_text}: give a path, a pattern such as "
         f"'photos/*.jpg', 'bundled:cifar10' or '{example}'."
     )
 
@@ -269,15 +297,11 @@ def _hugging_face(
 ) -> ImageData:
     defaults = {"image": "image", "label": "label", "config": "", "split": "test"}
     check_options(KIND, "hf", options, defaults)
-    found, split = open_hugging_face(name, options.get("config", "")), options.get("split")
-    if not isinstance(found, Mapping):  # one split, saved alone
-        found = {str(found.split or split or "rows"): found}
-        split = split or next(iter(found))
-    split = choose(f"split of 'hf:{name}'", split or "test", map(str, found))
+    label, rows = split_of(name, options.get("config", ""), options.get("split"))
     return row_images(
-        found[split],
+        rows,
         model,
-        name=f"hf:{Path(name).name if existing_path(name) else name}:{split}",
+        name=label,
         image=options.get("image"),
         label=options.get("label"),
         limit=limit,

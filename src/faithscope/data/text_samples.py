@@ -8,32 +8,58 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from faithscope.data.hugging_face import is_rows, rows_name
+from faithscope.data.files import EXTENSIONS
+from faithscope.data.hugging_face import is_rows, row_classes, rows_name, split_of
 from faithscope.data.images import Batch, IndexedImages, Skipped, choose_subset
-from faithscope.data.labels import class_numbers
-from faithscope.data.own_texts import SECOND_TEXT, read_table
+from faithscope.data.labels import (
+    class_count,
+    class_names,
+    class_numbers,
+    fit_labels,
+    named_labels,
+)
+from faithscope.data.own_texts import KINDS, SECOND_TEXT, read_table
+from faithscope.data.sources import SOURCES as IMAGES
+from faithscope.data.sources import split_options
 from faithscope.data.tensors import as_tensor
 from faithscope.data.text import TextData, Texts
+from faithscope.data.text_files import kind_of
 from faithscope.data.text_sources import TEXT_SOURCES, load_text
-from faithscope.errors import FaithscopeError, quoted, shown, unknown, warn
+from faithscope.errors import (
+    FaithscopeError,
+    check_encodable,
+    quoted,
+    shortened,
+    shown,
+    warn,
+)
 from faithscope.models import BUNDLE, TextModel
-from faithscope.models.text_model import Encoded
-from faithscope.models.tokens import joined
+from faithscope.models.text_model import Encoded, batch_of
+from faithscope.registry import check_options, listed
 from faithscope.request import existing_path
 
-TEXT_KEYS = ("text", "sentence", "premise", "question", "content", "review")
-PAIR_KEYS = (*SECOND_TEXT, "sentence2", "hypothesis", "text_pair")
 LABEL_KEYS = ("label", "labels")
-NAME_KEYS = ("id", "idx", "sample")
-FILES = (".csv", ".tsv", ".jsonl")
+USUAL: Mapping[str, Sequence[str]] = {
+    "text": ("text", "sentence", "sentence1", "premise", "question", "content", "review"),
+    "auxiliary": (*SECOND_TEXT, "sentence2", "hypothesis", "text_pair"),
+    "label": LABEL_KEYS,
+    "name": ("id", "idx", "sample"),
+}
+"""What columns are called, if nobody says otherwise."""
+COLUMNS = {"text": "", "auxiliary": "", "label": ""}
+"""Options that name columns."""
+GIVE = "give strings, pairs, a file (.csv, .tsv, .jsonl), a data set or tokens (input_ids)"
 NONE_GIVEN = "There are no texts: give at least one."
 
 
@@ -49,10 +75,15 @@ class Item:
     types: tuple[int, ...] | None = None
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The text, or both."""
+        return (self.text,) if self.pair is None else (self.text, self.pair)
+
+    @property
     def key(self) -> str:
-        """What its random draws depend on, if it has no name: its words."""
-        said = f"{self.text}|{self.pair}|{self.ids}|{self.types}"
-        return hashlib.blake2b(said.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        """What its random draws depend on: its words."""
+        said = repr((self.text, self.pair, self.ids, self.types))
+        return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,7 +95,6 @@ class TextSamples(IndexedImages):
     labels: Tensor | None = None
     name: str = "texts"
     noun: str = "texts"
-    _encoded: dict[int, Encoded | Skipped] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -77,25 +107,15 @@ class TextSamples(IndexedImages):
     @property
     def most_units(self) -> int:
         """The most units that a text has."""
-        found = (self.encoded(place) for place in range(len(self)))
-        return max((len(one.words) for one in found if isinstance(one, Encoded)), default=0)
+        return max((len(one.words) for one in self.encoded), default=0)
 
-    def encoded(self, position: int) -> Encoded | Skipped:
-        """A text as the model reads it, or why it cannot be explained."""
-        if position not in self._encoded:
-            self._encoded[position] = self._encode(self.items[position])
-        return self._encoded[position]
-
-    def _encode(self, item: Item) -> Encoded | Skipped:
-        made = (
-            self.model.encode_ids(item.ids, item.types)
-            if item.ids
-            else self.model.encode(item.text, item.pair)
-        )
-        if not made.words:
-            side = "" if self.model.side == "both" else f" on its {self.model.side} side"
-            return Skipped(item.name, f"it has no {self.model.units}{side}")
-        return made
+    @cached_property
+    def encoded(self) -> Sequence[Encoded]:
+        """The texts as the model reads them, by position."""
+        plain = [item for item in self.items if not item.ids]
+        made = iter(self.model.encode_all([item.texts for item in plain]))
+        tokens = self.model.encode_ids
+        return [tokens(one.ids, one.types) if one.ids else next(made) for one in self.items]
 
     def parts(self, size: int) -> list[list[int]]:
         """Positions of texts of like length together, shortest first."""
@@ -103,37 +123,39 @@ class TextSamples(IndexedImages):
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def _length(self, position: int) -> tuple[int, int]:
-        made = self.encoded(position)
-        return (0, 0) if isinstance(made, Skipped) else (len(made.ids), len(made.words))
+        made = self.encoded[position]
+        return len(made.ids), len(made.words)
 
     def read_batches(self, positions: Sequence[int]) -> list[Batch]:
         """Texts of equally many tokens and units together; one without units is left out."""
         alike: dict[tuple[int, int], list[int]] = {}
-        skipped = []
         for position in positions:
-            made = self.encoded(position)
-            if isinstance(made, Skipped):
-                skipped.append(made)
-            else:
-                alike.setdefault((len(made.ids), len(made.words)), []).append(position)
-        batches = [self._batch(places) for places in alike.values()]
-        if skipped:
-            batches.append(Batch(torch.empty(0, 3, 1, 1), None, (), (), (), (), tuple(skipped)))
+            alike.setdefault(self._length(position), []).append(position)
+        empty = [place for (_, units), places in alike.items() if not units for place in places]
+        batches = [self._batch(places) for (_, units), places in alike.items() if units]
+        if empty:
+            skipped = tuple(Skipped(self.items[place].name, self._empty) for place in empty)
+            batches.append(Batch(torch.empty(0, 3, 1, 1), None, (), (), (), (), skipped))
         return batches
+
+    @property
+    def _empty(self) -> str:
+        """Why a text is left out."""
+        side = "" if self.model.side == "both" else f" on its {self.model.side} side"
+        return f"it has no {self.model.units}{side}"
 
     def _batch(self, places: list[int]) -> Batch:
         items = [self.items[place] for place in places]
-        made = [self._encoded[place] for place in places]
-        texts = [one for one in made if isinstance(one, Encoded)]
+        made = [self.encoded[place] for place in places]
         digests = tuple(item.key for item in items)
         return Batch(
-            images=joined([one.inputs() for one in texts]),
+            images=batch_of(made),
             labels=None if self.labels is None else self.labels[places],
             samples=tuple(item.name for item in items),
             keys=digests,
             digests=digests,
             positions=tuple(places),
-            words=tuple(one.words for one in texts),
+            words=tuple(one.words for one in made),
         )
 
 
@@ -149,120 +171,178 @@ def load_texts(
 
     Args:
         data: a text; a list of texts, of pairs (text, text) or of dicts; a .csv, .tsv or .jsonl
-            file; a name that `fs.roar` takes (``sst:FOLDER``: its test split) or ``bundled:sst``; a
-            `datasets.Dataset`; tokens, as a tokenizer gives them (``input_ids``,
-            ``attention_mask``) or ids [B, T]; what `fs.load_data` gave.
+            file (options text, auxiliary, label name its columns), of which every row is used;
+            ``hf:ID or folder`` (also split, config); another name that `fs.roar` takes
+            (``sst:FOLDER``: its test split) or ``bundled:sst``; a `datasets.Dataset`; tokens, as
+            a tokenizer gives them (``input_ids``, ``attention_mask``) or ids [B, T]; what
+            `fs.load_data` gave.
         model: whose tokenizer encodes them.
         labels: class numbers or names, if the data has none of its own.
         limit: use only so many, spread evenly.
         seed: choose those at random instead.
     """
     if isinstance(data, TextSamples):
-        return _again(data, model)
-    name, items = _items(data)
+        return TextSamples(data.items, model, data.labels, data.name)
+    name, items, classes = _items(data, model)
     if not items:
         raise FaithscopeError(NONE_GIVEN)
     if labels is not None:
-        items = _labelled(items, labels)
+        items, classes = _labelled(items, labels), None
     chosen = choose_subset(len(items), limit, seed)
-    named = [
-        Item(item.text, item.pair, item.label, item.name or str(place), item.ids, item.types)
-        for place, item in ((place, items[place]) for place in chosen)
-    ]
-    found = TextSamples(named, model, _class_numbers(named, model), name)
+    named = [replace(items[place], name=items[place].name or str(place)) for place in chosen]
+    found = TextSamples(named, model, _class_numbers(named, classes, model), name)
+    _check_names(found)
     _warn_of_cut(found)
     return found
 
 
-def _again(data: TextSamples, model: TextModel) -> TextSamples:
-    """Texts that were loaded before, perhaps with other units."""
-    return TextSamples(data.items, model, data.labels, data.name)
-
-
-def _items(data: Any) -> tuple[str, list[Item]]:
-    """What the data is called, and its texts."""
+def _items(data: Any, model: TextModel) -> tuple[str, list[Item], Sequence[str] | None]:
+    """What the data is called, its texts, and what it calls their classes."""
     if isinstance(data, str | os.PathLike):
-        return _named(data)
+        return _named(data, model)
     if isinstance(data, TextData):
-        return data.name, _of_split(data.test, data.classes)
+        return data.name, _of_split(data.test), data.classes
     if is_rows(data):
-        return rows_name(data), [_of_row(dict(row), place) for place, row in enumerate(data)]
-    if isinstance(data, Mapping) and "input_ids" in data:
-        return "tokens", _of_tokens(data)
-    if isinstance(data, Tensor) or (hasattr(data, "dtype") and hasattr(data, "shape")):
-        return "tokens", _of_tokens({"input_ids": data})
+        return rows_name(data), _of_rows(data, {}, "The data set"), row_classes(data)
+    tokens = _as_tokens(data, model)
+    if tokens is not None:
+        return "tokens", _of_tokens(tokens, model), None
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
-        raise FaithscopeError(
-            "Texts are a list of strings or pairs, a file, a data set or tokens (input_ids), got "
-            f"{shown(data)}."
-        )
-    return "texts", [_of_object(one, place) for place, one in enumerate(data)]
+        raise FaithscopeError(f"{_reads_texts(model)}, got {shown(data)}: {GIVE}.")
+    items = [_of_object(one, place, model) for place, one in enumerate(listed(data, "texts"))]
+    return "texts", items, None
 
 
-def _named(name: str | os.PathLike[str]) -> tuple[str, list[Item]]:
+def _as_tokens(data: Any, model: TextModel) -> Mapping[str, Any] | None:
+    """A batch of tokens: a mapping, or ids alone."""
+    if isinstance(data, Mapping):
+        return data if "input_ids" in data else None
+    is_array = isinstance(data, Tensor) or (hasattr(data, "dtype") and hasattr(data, "shape"))
+    if not is_array or str(data.dtype).startswith(("<U", "object", "str")):
+        return None
+    return {"input_ids": data}
+
+
+def _reads_texts(model: TextModel) -> str:
+    return f"{model.name} reads texts"
+
+
+def _named(name: str | os.PathLike[str], model: TextModel) -> tuple[str, list[Item], Any]:
     """Texts of a file or a source; what is neither is a text itself."""
     text = os.fspath(name)
-    path = existing_path(text)
-    if path is not None and path.is_file() and Path(text).suffix in FILES:
-        table = read_table(path)
-        return path.name, [_of_row(row, place) for place, row in enumerate(table.rows)]
-    source = text.partition(":")[0]
+    place, options = _split_options(text)
+    path = existing_path(place)
+    if path is not None and path.is_file() and kind_of(path) in KINDS:
+        check_options("file of texts", path.name, options, COLUMNS)
+        return path.name, _of_rows(read_table(path).rows, options, f"'{path.name}'"), None
+    source, colon, rest = text.partition(":")
     if text.startswith("bundled:") and (BUNDLE / f"{text[8:]}.jsonl").is_file():
         table = read_table(Path(str(BUNDLE / f"{text[8:]}.jsonl")))
-        return text, [_of_row(row, place) for place, row in enumerate(table.rows)]
-    if path is not None or (":" in text and source in TEXT_SOURCES and " " not in source):
+        return text, _of_rows(table.rows, {}, text), None
+    is_named = bool(colon and re.fullmatch(r"[\w-]{2,}", source) and rest[:1].strip())
+    if is_named and source == "hf":
+        return _hugging_face(*_split_options(rest))
+    if (is_named and source in IMAGES and source not in TEXT_SOURCES) or (
+        kind_of(Path(place)) in EXTENSIONS
+    ):
+        raise FaithscopeError(f"{_reads_texts(model)}, and {quoted(text)} names images: {GIVE}.")
+    if path is not None or (is_named and source in TEXT_SOURCES):
         data = load_text(text)
-        return data.name, _of_split(data.test, data.classes)
+        return data.name, _of_split(data.test), data.classes
     if not text.strip():
         raise FaithscopeError("The text is empty: give at least one word.")
-    if " " not in text.strip() and ("/" in text or Path(text).suffix in FILES):
+    if not isinstance(name, str) or (" " not in text.strip() and _is_path(text)):
         raise FaithscopeError(f"There is no file or folder {quoted(text)}: check the path.")
-    return "text", [Item(text)]
+    return "text", [Item(text)], None
 
 
-def _of_split(split: Texts, classes: Sequence[str]) -> list[Item]:
+def _split_options(name: str) -> tuple[str, dict[str, Any]]:
+    """The options of a name in brackets; a sentence may have brackets, too."""
+    try:
+        return split_options(name)
+    except FaithscopeError:
+        return name, {}
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or kind_of(Path(name)) in KINDS
+
+
+def _hugging_face(
+    name: str, options: Mapping[str, Any]
+) -> tuple[str, list[Item], Sequence[str] | None]:
+    """A split of a data set of Hugging Face."""
+    check_options("data source", "hf", options, {**COLUMNS, "config": "", "split": ""})
+    label, rows = split_of(name, options.get("config", ""), options.get("split"))
+    column = options.get("label") or next((k for k in LABEL_KEYS if k in rows.column_names), "")
+    classes = getattr(rows.features.get(column), "names", None)
+    return label, _of_rows(rows, options, f"'hf:{name}'"), classes
+
+
+def _of_split(split: Texts) -> list[Item]:
     pairs = split.auxiliary_texts or (None,) * len(split)
     each = zip(split.texts, pairs, split.labels.tolist(), strict=True)
-    return [Item(text, pair, classes[label]) for text, pair, label in each]
+    return [Item(text, pair, label) for text, pair, label in each]
 
 
-def _of_row(row: Mapping[str, Any], place: int) -> Item:
-    """A row of a table, by the usual names of its columns."""
-    if "input_ids" in row:
-        return _of_tokens({key: [held] for key, held in row.items()})[0]
-    first = _held(row, TEXT_KEYS)
-    if "sentence1" in row:
-        first = row["sentence1"]
-    if first is None:
-        raise unknown("column of texts, which should be 'text',", shown(sorted(row)), TEXT_KEYS)
-    pair, name = _held(row, PAIR_KEYS), _held(row, NAME_KEYS)
-    item = _of_object(first if pair is None else (first, pair), place)
-    return Item(item.text, item.pair, _held(row, LABEL_KEYS), "" if name is None else str(name))
+def _of_rows(
+    rows: Iterable[Mapping[str, Any]], options: Mapping[str, Any], what: str
+) -> list[Item]:
+    """Rows of a table, by the names of its columns, or by the usual ones."""
+    return [_of_row(dict(row), options, what) for row in rows]
+
+
+def _of_row(row: Mapping[str, Any], options: Mapping[str, Any], what: str) -> Item:
+    keys = {**USUAL, **{column: (name,) for column, name in options.items() if column in COLUMNS}}
+    first, pair, label, name = (_held(row, keys[column]) for column in USUAL)
+    if first is None and any(key in row for key in keys["text"]):
+        first = ""  # which costs this text alone
+    if not isinstance(first, str):
+        columns = ", ".join(map(str, row))
+        raise FaithscopeError(
+            f"{what} has no text in a column {' or '.join(keys['text'])}, but the columns "
+            f"{shortened(columns, 200)}: name one, as FILE(text=…)."
+        )
+    return Item(
+        first,
+        None if pair is None else str(pair),
+        None if label == "" else label,
+        "" if name is None else str(name),
+    )
 
 
 def _held(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
     return next((row[key] for key in keys if row.get(key) is not None), None)
 
 
-def _of_object(one: Any, place: int) -> Item:
+def _of_object(one: Any, place: int, model: TextModel) -> Item:
     """A text, a pair, a row, or tokens."""
     if isinstance(one, str):
         return Item(one)
     if isinstance(one, Mapping):
-        return _of_row(one, place)
+        if "input_ids" in one:
+            return _of_tokens({key: [held] for key, held in one.items()}, model)[0]
+        return _of_row(one, {}, f"The text {place}")
     if isinstance(one, list | tuple) and len(one) == 2 and all(isinstance(o, str) for o in one):
         return Item(one[0], one[1])
     raise FaithscopeError(
-        f"The text {place} is neither a string nor a pair of strings, got {shown(one)}: a text "
-        "model reads texts, or tokens as {'input_ids': …}."
+        f"{_reads_texts(model)}, and what was given at {place} is neither a text nor a pair, "
+        f"{shown(one)}: {GIVE}."
     )
 
 
-def _of_tokens(batch: Mapping[str, Any]) -> list[Item]:
+def _of_tokens(batch: Mapping[str, Any], model: TextModel) -> list[Item]:
     """A batch of tokens without its padding."""
-    ids = _rows(batch["input_ids"])
-    masks = _rows(batch["attention_mask"]) if "attention_mask" in batch else None
-    types = _rows(batch["token_type_ids"]) if "token_type_ids" in batch else None
+    ids = _rows(batch["input_ids"], model)
+    masks = _rows(batch["attention_mask"], model) if "attention_mask" in batch else None
+    types = _rows(batch["token_type_ids"], model) if "token_type_ids" in batch else None
+    for other in (masks, types):
+        if other is not None and [*map(len, other)] != [*map(len, ids)]:
+            raise FaithscopeError(
+                "input_ids, attention_mask and token_type_ids must have one shape [texts, tokens]."
+            )
+    if masks is None:
+        _refuse_padding(ids, model)
     items = []
     for place, row in enumerate(ids):
         kept = [1] * len(row) if masks is None else masks[place]
@@ -272,53 +352,86 @@ def _of_tokens(batch: Mapping[str, Any]) -> list[Item]:
     return items
 
 
-def _rows(values: Any) -> list[list[int]]:
-    if isinstance(values, list | tuple) and values and isinstance(values[0], list | tuple):
-        return [[int(one) for one in row] for row in values]
-    numbers = as_tensor(values, "What input_ids holds")
-    if numbers.is_floating_point() or numbers.ndim not in (1, 2):
+def _refuse_padding(ids: Sequence[Sequence[int]], model: TextModel) -> None:
+    """Tokens alone do not say whether those at the ends are read."""
+    pad = model.specials["pad"]
+    if pad in (None, model.tokenizer.eos_token_id, model.tokenizer.unk_token_id):
+        return
+    if any(pad in (row[0], row[-1]) for row in ids if row):
         raise FaithscopeError(
-            f"Tokens are whole numbers [texts, tokens], got {numbers.dtype} "
-            f"{list(numbers.shape)}: a text model reads texts, not images."
+            "The tokens begin or end with padding: give their attention_mask, too, as "
+            "{'input_ids': …, 'attention_mask': …}."
         )
-    return [[int(one) for one in row] for row in numbers.reshape(-1, numbers.shape[-1]).tolist()]
+
+
+def _rows(values: Any, model: TextModel) -> list[list[int]]:
+    """Whole numbers [texts, tokens], or a list of lists of different lengths."""
+    if isinstance(values, list | tuple) and values:
+        parts = [_numbers(row, model) for row in values]
+        if all(part.ndim == 1 for part in parts):
+            return [part.tolist() for part in parts]
+    numbers = _numbers(values, model)
+    return numbers.reshape(-1, numbers.shape[-1]).tolist()
+
+
+def _numbers(values: Any, model: TextModel) -> Tensor:
+    found = as_tensor(values, "What input_ids holds")
+    if found.is_floating_point() or found.ndim > 2 or found.dtype == torch.uint8:
+        raise FaithscopeError(
+            f"{_reads_texts(model)}, of which tokens are whole numbers [texts, tokens], got "
+            f"{str(found.dtype).removeprefix('torch.')} {list(found.shape)}: {GIVE}."
+        )
+    return found
 
 
 def _labelled(items: list[Item], labels: Any) -> list[Item]:
     given = list(labels) if isinstance(labels, list | tuple) else class_numbers("labels", labels)
     given = given.tolist() if isinstance(given, Tensor) else given
-    if len(given) != len(items):
+    if not isinstance(given, list) or len(given) != len(items):
+        count = len(given) if isinstance(given, list) else "one"
         raise FaithscopeError(
-            f"labels must hold one class for each of the {len(items)} texts, got {len(given)}."
+            f"labels must hold one class for each of the {len(items)} texts, got {count}."
         )
-    pairs = zip(items, given, strict=True)
-    return [Item(i.text, i.pair, label, i.name, i.ids, i.types) for i, label in pairs]
+    return [replace(item, label=label) for item, label in zip(items, given, strict=True)]
 
 
-def _class_numbers(items: Sequence[Item], model: TextModel) -> Tensor | None:
+def _class_numbers(
+    items: Sequence[Item], classes: Sequence[str] | None, model: TextModel
+) -> Tensor | None:
     """Labels as the model's class numbers, by number or by name; None if any text has none."""
-    if any(item.label is None for item in items):
+    given = [item.label for item in items]
+    missing = sum(label is None for label in given)
+    if missing:
+        if missing < len(given):
+            warn(f"{missing} of {len(given)} texts have no label: they are used without labels.")
         return None
-    names = {name.lower(): number for number, name in enumerate(model.classes or ())}
-    found = []
-    for item in items:
-        label = str(item.label).strip()
-        if label.lower() in names:
-            found.append(names[label.lower()])
-        elif label.lstrip("-").isdecimal():
-            found.append(int(label))
-        else:
-            warn(
-                f"The label {quoted(label)} is no class of {model.name} "
-                f"({', '.join(model.classes or ())}): the texts are used without labels."
-            )
-            return None
+    words = [str(label).strip() for label in given]
+    found = named_labels(words, model)
+    if found is None and all(word.lstrip("-").isdecimal() for word in words):
+        found = fit_labels([*map(int, words)], classes, model)
+    if found is None:
+        own = ", ".join(class_names(model) or ()) or f"0 to {(class_count(model) or 1) - 1}"
+        warn(
+            f"The labels ({shortened(', '.join(sorted({*words})), 100)}) are not the classes of "
+            f"{model.name} ({shortened(own, 100)}): the texts are used without labels."
+        )
+        return None
     return torch.tensor(found, dtype=torch.int64)
 
 
+def _check_names(data: TextSamples) -> None:
+    """Refuse a name that two texts have."""
+    for name, times in Counter(data.sample_names).items():
+        check_encodable("The name of a text", name)
+        if times > 1:
+            raise FaithscopeError(
+                f"{times} texts are called {quoted(name)}: give each a name of its own, or leave "
+                f"the column {' or '.join(USUAL['name'])} out."
+            )
+
+
 def _warn_of_cut(data: TextSamples) -> None:
-    made = [data.encoded(place) for place in range(len(data))]
-    cut = sum(isinstance(one, Encoded) and one.is_cut for one in made)
+    cut = sum(one.is_cut for one in data.encoded)
     if cut:
         texts = "text was" if cut == 1 else "texts were"
         warn(

@@ -21,7 +21,7 @@ from faithscope.models.device import choose_device
 from faithscope.models.model import Model, check_output
 from faithscope.models.options import SAFE, check_config, check_memory, check_safe, not_loaded
 from faithscope.models.text_classifier import read_tokenizer
-from faithscope.models.text_model import text_model
+from faithscope.models.text_model import text_model, word_embeddings
 from faithscope.models.vit import READOUTS, as_pair, find_patch_size, find_vit
 from faithscope.registry import Registry, listed, parse_spec
 from faithscope.request.code import as_code, split_label
@@ -148,7 +148,7 @@ def wrap(
             module, tokenizer, name=label, classes=_class_names(classes), attention=attention
         )
         return made.with_output(output)
-    if _needs_tokenizer(module):
+    if word_embeddings(module) is not None:
         raise FaithscopeError(
             f"{type(module).__name__} reads texts: give fs.wrap(module, tokenizer=…) its tokenizer."
         )
@@ -186,12 +186,6 @@ def wrap(
         vit=find_vit(module, attention=attention, prefix_tokens=prefix_tokens, readout=readout),
         output=read_by or _declared_output(module),
     )
-
-
-def _needs_tokenizer(module: nn.Module) -> bool:
-    """Whether a module is a text classifier of Hugging Face."""
-    name = getattr(module, "main_input_name", "")
-    return name == "input_ids" and hasattr(module, "get_input_embeddings")
 
 
 def _normalisation(
@@ -356,14 +350,14 @@ def _is_of_texts(name: str, config: Any) -> bool:
     """Whether it is texts that a model reads; one of which no classifier is known is refused."""
     from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
 
+    kinds = (AutoModelForImageClassification, AutoModelForSequenceClassification)
     own = getattr(config, "auto_map", None) or {}
-    if type(config) in AutoModelForImageClassification._model_mapping:
-        return False
+    known = [kind.__name__ in own or type(config) in kind._model_mapping for kind in kinds]
+    if all(known):  # one kind, Perceiver, has classifiers of both
+        return "ForSequence" in " ".join(getattr(config, "architectures", None) or ())
+    if any(known):
+        return known[1]
     kind = getattr(config, "model_type", type(config).__name__)
-    if type(config) in AutoModelForSequenceClassification._model_mapping:
-        return True
-    if own:
-        return "AutoModelForSequenceClassification" in own
     raise FaithscopeError(
         f"Hugging Face has no classifier of images or texts of the kind '{kind}', which '{name}' "
         "is: name another model, or give a module to fs.wrap."

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from inspect import signature, unwrap
+from itertools import compress
 from typing import Any, ClassVar
 
 import torch
@@ -35,10 +36,13 @@ class Encoded:
     words: tuple[str, ...]
     is_cut: bool = False
 
-    def inputs(self) -> TokenInputs:
-        """A batch of this text alone."""
-        ids, types, units = (torch.tensor([part]) for part in (self.ids, self.types, self.units))
-        return TokenInputs(ids, torch.ones_like(ids), types, units, len(self.words))
+
+def batch_of(texts: Sequence[Encoded]) -> TokenInputs:
+    """Texts of equally many tokens and units as one batch."""
+    ids = torch.tensor([one.ids for one in texts])
+    types = torch.tensor([one.types for one in texts])
+    units = torch.tensor([one.units for one in texts])
+    return TokenInputs(ids, torch.ones_like(ids), types, units, len(texts[0].words))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -94,7 +98,7 @@ class TextModel(Model):
 
     @cached_property
     def _has_types(self) -> bool:
-        takes = inspect.signature(self.module.forward).parameters
+        takes = signature(self.module.forward).parameters
         kinds = getattr(self.module.config, "type_vocab_size", 0)
         return "token_type_ids" in takes and int(kinds or 0) > 1
 
@@ -133,7 +137,22 @@ class TextModel(Model):
     def specials(self) -> dict[str, int | None]:
         """The ids of the tokens that can stand in the place of others."""
         names = ("mask", "unk", "pad")
-        return {name: getattr(self.tokenizer, f"{name}_token_id", None) for name in names}
+        found = {name: getattr(self.tokenizer, f"{name}_token_id", None) for name in names}
+        return {
+            name: token if name == "pad" or token != self._ends_before else None
+            for name, token in found.items()
+        }
+
+    @cached_property
+    def _ends_before(self) -> int | None:
+        """The token before the first of which the model looks for the end of a text.
+
+        As decoders do: if it stood for other words, their answer would be read elsewhere.
+        """
+        forward: Any = unwrap(type(self.module).forward)
+        config: Any = self.module.config
+        looks = "pad_token_id" in forward.__code__.co_names
+        return getattr(config, "pad_token_id", None) if looks else None
 
     @cached_property
     def max_length(self) -> int:
@@ -148,22 +167,56 @@ class TextModel(Model):
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
         """Tokens and units of a text, or of a pair; what the model has no place for is cut off."""
-        given = (text,) if pair is None else (text, pair)
-        whole = self.tokenizer(*given, truncation=False, verbose=False)
-        is_cut = len(whole["input_ids"]) > self.max_length
-        made = whole
+        return self.encode_all([(text,) if pair is None else (text, pair)])[0]
+
+    def encode_all(self, texts: Sequence[tuple[str, ...]]) -> list[Encoded]:
+        """The same of several texts (text,) and pairs (text, text), which is much faster."""
+        found: dict[int, Encoded] = {}
+        for size in (1, 2):
+            places = [place for place, given in enumerate(texts) if len(given) == size]
+            found |= zip(places, self._encode([texts[place] for place in places]), strict=True)
+        return [found[place] for place in range(len(texts))]
+
+    def _encode(self, texts: Sequence[tuple[str, ...]], is_cut: bool = False) -> list[Encoded]:
+        """Of texts, or of pairs."""
+        if not texts:
+            return []
+        how: dict[str, Any] = {"truncation": False, "verbose": False}
         if is_cut:
-            made = self.tokenizer(*given, truncation=True, max_length=self.max_length)
-        ids = tuple(made["input_ids"])
-        types = tuple(made.get("token_type_ids") or [0] * len(ids))
-        sides = made.sequence_ids() if hasattr(made, "sequence_ids") else [0] * len(ids)
+            how = {"truncation": True, "max_length": self.max_length}
+        made = self.tokenizer(*map(list, zip(*texts, strict=True)), **how)
+        is_long = [len(ids) > self.max_length for ids in made["input_ids"]]
+        cut = iter(self._encode([*compress(texts, is_long)], is_cut=True))
+        types = made.get("token_type_ids") or [None] * len(texts)
+        each = zip(is_long, texts, made.encodings, types, strict=True)
+        return [
+            next(cut) if long else self._units_of(given, encoding, kinds, is_cut)
+            for long, given, encoding, kinds in each
+        ]
+
+    def _units_of(
+        self, given: tuple[str, ...], made: Any, types: Sequence[int] | None, is_cut: bool
+    ) -> Encoded:
+        ids, sides = made.ids, made.sequence_ids
         ranked = [
             token not in self._never_ranked and side is not None and self._asks(side)
             for token, side in zip(ids, sides, strict=True)
         ]
-        if self.units == "words":
-            return self._by_word(given, made, ids, types, sides, ranked, is_cut)
-        return self._by_token(ids, types, ranked, is_cut)
+        types = types or [0] * len(ids)
+        if self.units == "tokens":
+            return self._by_token(ids, types, ranked, is_cut)
+        places: dict[tuple[int, int], int] = {}
+        units, words = [], list[str]()
+        for side, word, counts in zip(sides, made.word_ids, ranked, strict=True):
+            if not counts or word is None:
+                units.append(NO_UNIT)
+                continue
+            if (side, word) not in places:
+                places[side, word] = len(words)
+                start, stop = made.word_to_chars(word, side)
+                words.append(given[side][start:stop])
+            units.append(places[side, word])
+        return Encoded(tuple(ids), tuple(types), tuple(units), tuple(words), is_cut)
 
     def _asks(self, side: int) -> bool:
         return self.side == "both" or SIDES.index(self.side) == side + 1
@@ -178,34 +231,19 @@ class TextModel(Model):
                 words.append(self.token_name(token))
         return Encoded(tuple(ids), tuple(types), tuple(units), tuple(words), is_cut)
 
-    def _by_word(
-        self,
-        given: Sequence[str],
-        made: Any,
-        ids: tuple[int, ...],
-        types: tuple[int, ...],
-        sides: Sequence[int | None],
-        ranked: Sequence[bool],
-        is_cut: bool,
-    ) -> Encoded:
-        places: dict[tuple[int | None, int | None], int] = {}
-        units, words = [], list[str]()
-        for side, word, counts in zip(sides, made.word_ids(), ranked, strict=True):
-            if not counts or side is None or word is None:
-                units.append(NO_UNIT)
-                continue
-            if (side, word) not in places:
-                places[side, word] = len(words)
-                span = made.word_to_chars(word, sequence_index=side)
-                words.append(given[side][span.start : span.end])
-            units.append(places[side, word])
-        return Encoded(ids, types, tuple(units), tuple(words), is_cut)
-
     def token_name(self, token: int) -> str:
         """What a token is called: as it reads, with the mark of a word's beginning left out."""
-        read = self.tokenizer.decode([token])
-        name = str(self.tokenizer.convert_ids_to_tokens(token))
-        return name if "\N{REPLACEMENT CHARACTER}" in read or not read.strip() else name_of(name)
+        if token not in self._names:
+            read = self.tokenizer.decode([token])
+            name = str(self.tokenizer.convert_ids_to_tokens(token))
+            is_plain = read.strip() and "\N{REPLACEMENT CHARACTER}" not in read
+            self._names[token] = name_of(name) if is_plain else name
+        return self._names[token]
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        """What tokens are called, as far as somebody asked."""
+        return {}
 
     def encode_ids(self, ids: Sequence[int], types: Sequence[int] | None = None) -> Encoded:
         """Units of a text that was tokenized already, without its padding; units are tokens."""
@@ -217,6 +255,13 @@ class TextModel(Model):
             raise FaithscopeError(
                 f"A text has {len(ids)} tokens, and {self.name} reads {self.max_length}: cut it."
             )
+        rows = self.embedding.num_embeddings
+        for token in ids:
+            if not 0 <= token < rows:
+                raise FaithscopeError(
+                    f"A text holds the token {token}, and {self.name} knows 0 to {rows - 1}: take "
+                    "the tokenizer that was trained with it."
+                )
         sides = _sides(ids, types, self.tokenizer.sep_token_id)
         ranked = [
             token not in self._never_ranked and self._asks(side)
@@ -245,6 +290,17 @@ def _sides(ids: Sequence[int], types: Sequence[int] | None, separator: int | Non
     return sides
 
 
+def word_embeddings(module: nn.Module) -> nn.Embedding | None:
+    """The word embeddings of a model of Hugging Face that reads texts; None of any other."""
+    if getattr(module, "main_input_name", "") != "input_ids":  # which says nothing by itself
+        return None
+    try:
+        found: Any = module.get_input_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        return None
+    return found if isinstance(found, nn.Embedding) and hasattr(module, "config") else None
+
+
 def text_model(
     module: nn.Module,
     tokenizer: Any,
@@ -254,8 +310,8 @@ def text_model(
     **view: Any,
 ) -> TextModel:
     """Wrap a sequence classifier and its tokenizer."""
-    embedding = getattr(module, "get_input_embeddings", lambda: None)()
-    if not isinstance(embedding, nn.Embedding) or not hasattr(module, "config"):
+    embedding = word_embeddings(module)
+    if embedding is None:
         raise FaithscopeError(
             f"{name} is no text classifier of Hugging Face (a …ForSequenceClassification with word "
             "embeddings): give one, or leave the tokenizer out."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,14 +92,3 @@ class TokenInputs:
     def keeping(self, kept: Tensor) -> TokenInputs:
         """The tokens of a mask [B, T] that has equally many of every text; the rest leaves."""
         return self._each(lambda part: part[kept].reshape(len(self), -1))
-
-
-def joined(texts: Sequence[TokenInputs]) -> TokenInputs:
-    """Texts of equally many tokens and units, one after the other."""
-    return TokenInputs(
-        torch.cat([held.ids for held in texts]),
-        torch.cat([held.attended for held in texts]),
-        torch.cat([held.types for held in texts]),
-        torch.cat([held.units for held in texts]),
-        texts[0].count,
-    )

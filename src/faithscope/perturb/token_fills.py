@@ -13,18 +13,25 @@ from faithscope.perturb.fills import TEXT_FILLS, Fill, FillContext
 class TokenFill(Fill):
     """The base: replace the ids of removed tokens by one that the tokenizer has for that."""
 
-    special: str
+    special: str = ""
+    """Which token of the tokenizer it puts in the place of others, if any."""
 
     def field(self, inputs: TokenInputs, context: FillContext) -> Tensor:  # type: ignore[override]
         """The id that replaces others, [B, 1]."""
         found = context.specials.get(self.special)
         if found is None:
-            others = ", ".join(name for name in TEXT_FILLS if name != self.name)
             raise FaithscopeError(
-                f"The fill '{self.name}' needs a {self.special} token, which the tokenizer does "
-                f"not have: choose another ({others})."
+                f"The fill '{self.name}' needs a {self.special} token, and the tokenizer has none, "
+                f"or none but that for padding: {self._others(context)}."
             )
         return torch.full_like(inputs.ids[:, :1], found)
+
+    def _others(self, context: FillContext) -> str:
+        """Which fills may be chosen instead."""
+        missing = {name for name, token in context.specials.items() if token is None}
+        others = (fill for fill in TEXT_FILLS.values() if fill is not self)
+        able = [fill.name for fill in others if getattr(fill, "special", "") not in missing]
+        return f"choose another ({', '.join(sorted(able))})"
 
     def replaced(  # type: ignore[override]
         self, inputs: TokenInputs, mask: Tensor, field: Tensor, shape: tuple[int, int]
@@ -75,7 +82,7 @@ class DropTokens(TokenFill):
         if bool((inputs.units >= 0).all(1).any()):
             raise FaithscopeError(
                 "The fill 'drop' would leave nothing of a text, since it has no special tokens: "
-                "choose another (mask, pad, unk)."
+                f"{self._others(context)}."
             )
         return torch.zeros_like(inputs.ids[:, :1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import fields
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -35,8 +36,8 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, item: Any) -> Any:
         if isinstance(item, Model):
-            held = {name: value for name, value in vars(item).items() if name != "_hashed"}
-            return _model, (held,)
+            names = (field.name for field in fields(item) if field.name != "_hashed")
+            return _model, (type(item), {name: getattr(item, name) for name in names})
         return super().reducer_override(item)  # type: ignore[no-untyped-call]
 
 
@@ -44,8 +45,8 @@ _PICKLE = ModuleType("pickle")
 _PICKLE.Pickler = _Pickler  # type: ignore[attr-defined]
 
 
-def _model(held: dict[str, Any]) -> Model:
-    return Model(**held)
+def _model(kind: type[Model], held: dict[str, Any]) -> Model:
+    return kind(**held)
 
 
 def packed(item: Any) -> Sent:

@@ -171,9 +171,8 @@ def ask_shard(
         miniatures = _miniatures(setup, maps, pictures)
         ranked = _rank(setup, maps, images)
         del maps
-        context = FillContext(batch.keys, request.seed, model.mean, model.std, model.specials)
         exact = images.to(torch.promote_types(images.dtype, inputs.dtype))
-        field = _field(setup, exact, context).to(inputs.dtype)
+        field = field_of(setup.fill, model, request, exact, batch.keys).to(inputs.dtype)
         subject = Subject(inputs, field, ranked.ranks.flatten(0, 1).to(inputs.device), ranked.shape)
         rows = _rows(ranked)
         log_p, top1 = log_p0[:0], predicted[:0]
@@ -236,15 +235,19 @@ def _raised(
     return list(found.values())
 
 
-def _field(setup: Setup, images: Any, context: FillContext) -> Tensor:
+def field_of(
+    fill: Fill, model: Model, request: Perturb, images: Any, keys: Sequence[str]
+) -> Tensor:
+    """What a fill has for each image or text; one that cannot be used is refused."""
+    context = FillContext(keys, request.seed, model.mean, model.std, model.specials)
     try:
-        return setup.fill.field(images, context)
+        return fill.field(images, context)
     except FaithscopeError:
         raise
     except Exception as error:
         refuse_fatal(error)
         raise FaithscopeError(
-            f"The fill '{setup.request.fill}' failed ({said(error)}): fix it, or choose another."
+            f"The fill '{request.fill}' failed ({said(error)}): fix it, or choose another."
         ) from error
 
 

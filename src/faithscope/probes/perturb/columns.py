@@ -55,7 +55,7 @@ def choose_columns(
         shapes[name] = (*maps.take(first, model).shape[1:],)
     kept, left_out = leave_out(
         methods,
-        all_refused(trial),
+        all_refused(trial, model.modality),
         asked=("all",) if request.methods is None else request.methods,
         strict=request.strict,
         others=bool(given),

@@ -55,9 +55,9 @@ def refuse_fatal(error: Exception) -> None:
 
 
 def warn_of_moods(who: str, error: Exception) -> None:
-    """Say that something raised on a batch, but on none of its images alone."""
+    """Say that something raised on a batch, but on none of its inputs alone."""
     warn(
-        f"The {who} raised {said(error)} on a batch, but on none of its images alone: they were "
+        f"The {who} raised {said(error)} on a batch, but on none of its inputs alone: they were "
         "run one by one."
     )
 
@@ -73,41 +73,41 @@ def check_some_work(
             continue
         first = next(iter([*own.values(), *lost.values()]))
         if first.by_method:
-            raise fails_everywhere(column, first.error)
+            raise fails_everywhere(column, first.error, model.modality)
         raise cannot_run(model, images, first.error) from first.error
 
 
-def fails_everywhere(method: str, error: Exception) -> FaithscopeError:
-    """Say that a method fails on every image, by what it raised; a lost device is raised itself."""
+def fails_everywhere(method: str, error: Exception, noun: str) -> FaithscopeError:
+    """Say that a method fails on every image or text; a lost device is raised itself."""
     refuse_fatal(error)
-    reason = f"The method '{method}' fails on every image ({said(error)})"
+    reason = f"The method '{method}' fails on every {noun} ({said(error)})"
     found = FaithscopeError(f"{reason}: fix it, or leave it out.", reason=reason)
     found.__cause__ = error
     return found
 
 
-def all_refused(trial: Trial) -> dict[str, FaithscopeError]:
+def all_refused(trial: Trial, noun: str) -> dict[str, FaithscopeError]:
     """Why methods cannot be run, by label: what the model refuses, and what fails everywhere."""
-    failed = {label: fails_everywhere(label, error) for label, error in trial.failed.items()}
+    failed = {label: fails_everywhere(label, error, noun) for label, error in trial.failed.items()}
     return {**trial.refused, **failed}
 
 
-def refuse_skipped(skipped: Sequence[Skipped]) -> None:
+def refuse_skipped(skipped: Sequence[Skipped], noun: str) -> None:
     """What `strict` asks for: the first sample that cannot be read as an error."""
     if skipped:
         raise FaithscopeError(
-            f"The image '{skipped[0].sample}' would be left out ({skipped[0].reason}), which "
+            f"The {noun} '{skipped[0].sample}' would be left out ({skipped[0].reason}), which "
             "strict forbids: replace or remove it, or leave strict out."
         )
 
 
-def refuse_failures(failures: Sequence[Failure]) -> None:
+def refuse_failures(failures: Sequence[Failure], noun: str) -> None:
     """What `strict` asks for: the first failure as an error."""
     if failures:
         first = failures[0]
         method = f" of '{first.method}'" if first.method else ""
         raise FaithscopeError(
-            f"The image '{first.sample}'{method} would be left out ({first.why}), which strict "
+            f"The {noun} '{first.sample}'{method} would be left out ({first.why}), which strict "
             "forbids: fix that, or leave strict out."
         ) from first.error
 

@@ -74,14 +74,22 @@ def plan_map(metrics: Sequence[Metric], n: int, *, k: int | str, auto: int) -> M
     return MapPlan(cuts, len(shared), index, resolutions, frozenset(few))
 
 
-def check_resolution(metrics: Sequence[Metric], k: int | str, most_units: int) -> None:
+def check_resolution(
+    metrics: Sequence[Metric], k: int | str, most_units: int, units: str = "pixels"
+) -> None:
     """Refuse a K that is larger than every sample's number of units."""
     for metric in metrics:
         resolution = metric.resolution(k)
         if metric.groups_units and isinstance(resolution, int) and resolution > most_units:
+            if most_units < 2:
+                raise FaithscopeError(
+                    f"The metric '{metric.label}' compares groups of units, and there is but one: "
+                    "leave it out."
+                )
+            other = ", or units='pixels'" if units == "patches" else ""
             raise FaithscopeError(
                 f"k = {resolution} groups cannot be made of {most_units} units: choose k of at "
-                f"most {most_units}, or units='pixels'."
+                f"most {most_units}{other}."
             )
 
 

@@ -24,7 +24,7 @@ from faithscope.data import (
     load_data,
 )
 from faithscope.errors import FaithscopeError, warn
-from faithscope.methods import Method, resolve_methods
+from faithscope.methods import METHODS, Method, resolve_methods
 from faithscope.methods.layout import Inputs
 from faithscope.metrics import Metric, SaCo, resolve_metrics
 from faithscope.models import Model, TextModel, as_model, load_model, undisturbed
@@ -33,7 +33,7 @@ from faithscope.models.dropping import Dropping, find_dropping
 from faithscope.models.model import ends_in
 from faithscope.models.text_model import UNITS as TEXT_UNITS
 from faithscope.perturb import DEFAULTS, FILLS, UNITS
-from faithscope.probes.perturb.ask import Column, Setup
+from faithscope.probes.perturb.ask import Column, Setup, field_of
 from faithscope.probes.perturb.columns import choose_columns, matched_label
 from faithscope.probes.perturb.failures import FAILED, refuse_fatal, those_that_run
 from faithscope.probes.perturb.maps import digests, fit_maps, open_maps
@@ -73,6 +73,8 @@ SHARD = 64
 """Images that are planned together."""
 OF_A_NAME = ("checkpoint", "pretrained", "device", "trust_remote_code")
 """Options that say how a model is got by its name."""
+OF_ONE = {"side": ("text", "pairs of texts"), "upsample": ("image", "maps of images")}
+"""Options that only images or only texts have."""
 TABLES = ("scores", "responses", "maps", "spans", "samples", "pictures", "tasks")
 """What a run leaves behind."""
 
@@ -139,11 +141,14 @@ class PerturbProbe:
             maps = {}
         first = _begin(data)
         images = first.example.images
+        fill = FILLS.of(model.modality)[request.fill]
+        field_of(fill, model, request, images[:1], first.example.keys[:1])
         dropping = _dropping(model, request, placed(images, model.device))
         chosen = choose_columns(model, first.example, methods, maps, request)
         n = _unit_count(model, images, request.units)
         k = one_k(request)
-        check_resolution(metrics, k, _most_units(model, data, n, request.units))
+        most = _most_units(model, data, n, request.units)
+        check_resolution(metrics, k, most, request.units)
         say_what_the_cpu_does(model.device)
         forward, size = _tried_out(model, request, placed(images, model.device))
         setup = Setup(
@@ -151,7 +156,7 @@ class PerturbProbe:
             k=k,
             model=model,
             forward=forward,
-            fill=FILLS.of(model.modality)[request.fill],
+            fill=fill,
             batch_size=size,
             columns=chosen.columns,
             metrics=metrics,
@@ -185,7 +190,6 @@ class PerturbProbe:
             threads=threads_for(model.device),
             shard=max(1, min(SHARD, (1 << 27) // (len(chosen.columns) * n))),
         )
-        most = _most_units(model, data, n, request.units)
         per_image = passes_per_image(metrics, most, len(chosen.columns), k=k)
         tasks = _tasks(data, plan.shard, per_image)
         worker = first.worker(setup, data, request.pictures, tasks, plan.shard)
@@ -228,7 +232,9 @@ class PerturbProbe:
         tasks = tables["tasks"].to_pylist()
         samples = tables["samples"]
         if not samples.num_rows:
-            raise _nothing_usable([Skipped(row["sample"], row["reason"]) for row in skipped])
+            left = [Skipped(row["sample"], row["reason"]) for row in skipped]
+            of_texts = getattr(plan.request, "units", "") in TEXT_UNITS
+            raise _nothing_usable(left, "texts" if of_texts else "images")
         check_collected(plan, tables)
         label, predicted = samples["label"].to_numpy(), samples["predicted"].to_numpy()
         hits = (label == predicted)[(label >= 0) & (predicted != FAILED)]
@@ -291,7 +297,27 @@ def chosen_methods(request: Perturb, given: Given, modality: str = "image") -> l
     """The methods; none, if nothing was said and maps are given."""
     named = (() if given.maps else ("all",)) if request.methods is None else request.methods
     refuse_code(name for name in named if name not in given.methods)
-    return resolve_methods([given.methods.get(name, name) for name in named], modality)
+    wanted = [given.methods.get(name, name) for name in named]
+    try:
+        return resolve_methods(wanted, modality)
+    except FaithscopeError as error:
+        other = {"image": "text", "text": "image"}[modality]
+        for name, item in zip(named, wanted, strict=True):
+            if not _is_of(item, modality) and _is_of(item, other):
+                valid = ", ".join(METHODS.of(modality))
+                raise FaithscopeError(
+                    f"The method '{name}' is for {other}s, and the model reads {modality}s: choose "
+                    f"{valid}, a function of your own, or give maps=…."
+                ) from error
+        raise
+
+
+def _is_of(method: Any, modality: str) -> bool:
+    """Whether a name, or an object, is a method of a modality."""
+    try:
+        return bool(resolve_methods([method], modality))
+    except FaithscopeError:
+        return False
 
 
 def for_modality(request: Perturb, model: Model) -> Perturb:
@@ -311,6 +337,12 @@ def for_modality(request: Perturb, model: Model) -> Perturb:
             f"units='{units}' is not for {model.modality}s, which {model.name} reads: choose "
             f"{' or '.join(valid)}."
         )
+    for option, (modality, things) in OF_ONE.items():
+        usual = Perturb.model_fields[option].default
+        if modality != model.modality and getattr(request, option) != usual:
+            raise FaithscopeError(
+                f"{option} is for {things}, and {model.name} reads {model.modality}s: leave it out."
+            )
     request = request.model_copy(update={"fill": fill, "units": units})
     if not of_texts:
         check_fill(request)
@@ -465,7 +497,7 @@ def _target(request: Perturb, given: Given, count: int) -> str | int | Tensor:
     if count and target.shape != (count,):
         raise FaithscopeError(
             f"target must be 'predicted', 'label', a class or one class for each of the {count} "
-            f"images, got shape {list(target.shape)}."
+            f"samples, got shape {list(target.shape)}."
         )
     return target
 
@@ -511,13 +543,13 @@ def _begin(data: ImageData) -> _Beginning:
             read += parts[-1][1]
             if any(len(batch.images) for batch in read):
                 return _Beginning(read, parts, iter(()))
-        raise _nothing_usable([item for batch in read for item in batch.skipped])
+        raise _nothing_usable([item for batch in read for item in batch.skipped], data.noun)
     read, rest = list[Batch](), iter(data.batches(SHARD))
     for batch in rest:
         read.append(batch)
         if len(batch.images):
             return _Beginning(read, [], rest)
-    raise _nothing_usable([item for batch in read for item in batch.skipped])
+    raise _nothing_usable([item for batch in read for item in batch.skipped], "images")
 
 
 def _cut(batch: Batch, size: int) -> Iterator[Batch]:
@@ -530,10 +562,11 @@ def _cut(batch: Batch, size: int) -> Iterator[Batch]:
     yield from parts[1:]
 
 
-def _nothing_usable(skipped: Sequence[Skipped]) -> FaithscopeError:
+def _nothing_usable(skipped: Sequence[Skipped], noun: str) -> FaithscopeError:
     if not skipped:
-        return FaithscopeError("There are no images: give at least one.")
-    count = "The only image" if len(skipped) == 1 else f"None of the {len(skipped)} images"
+        return FaithscopeError(f"There are no {noun}: give at least one.")
+    only = f"The only {noun.removesuffix('s')}"
+    count = only if len(skipped) == 1 else f"None of the {len(skipped)} {noun}"
     could = "cannot be used" if len(skipped) == 1 else "can be used; the first"
     return FaithscopeError(f"{count} {could}, '{skipped[0].sample}': {skipped[0].reason}.")
 

@@ -126,8 +126,9 @@ class PerturbWorker:
             images = answers[0].batch.images
             check_some_work(self.setup.model, images, failures, list(columns), samples)
         if self.setup.request.strict:
-            refuse_skipped(skipped)
-            refuse_failures(failures)
+            noun = self.setup.model.modality
+            refuse_skipped(skipped, noun)
+            refuse_failures(failures, noun)
 
     def finish(self, task: Task, computed: Asked, context: Context) -> Tables:
         """Fetch the answers from the device and score them."""

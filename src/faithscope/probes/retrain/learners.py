@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faithscope.errors import FaithscopeError, unknown
 from faithscope.models.device import device_to_train_on
 from faithscope.probes.retrain.learner import Learner
-from faithscope.probes.retrain.modality import Modality
 from faithscope.registry import parse_spec
 from faithscope.request import Given, Retrain
 from faithscope.request.code import split_label
+
+if TYPE_CHECKING:
+    from faithscope.probes.retrain.modality import Modality
 
 TRAINED_MODELS = {
     "bilstm": "BiLSTM-attention, single or paired, as in the paper; trained from the start.",
