@@ -165,7 +165,7 @@ def test_what_cannot_be_drawn_is_said(model, images, maps, result, roar):
         with refused("There is nothing to draw", why):
             getattr(fs.plot, name)(few)
     for name in ("intervals", "radar", "correlations", "k_choice"):
-        with refused("of an evaluation over images"):
+        with refused("of an evaluation of samples"):
             getattr(fs.plot, name)(roar)
     with refused("There are 2 images, but 5 of the maps 'rollout'"):
         fs.plot.heatmaps(images[:2], maps)

@@ -206,7 +206,7 @@ def _over_images(result: Any) -> Findings:
     found = _result(result)
     if not found.samples.num_rows:
         raise FaithscopeError(
-            "This plot is of an evaluation over images: fs.plot.curves and fs.plot.sparsity draw a "
+            "This plot is of an evaluation of samples: fs.plot.curves and fs.plot.sparsity draw a "
             "run of ROAR."
         )
     return found

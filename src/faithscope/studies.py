@@ -135,7 +135,7 @@ class Runs:
 
         One row per metric: `absolute` and `signed` mean change of a score, the signed one with its
         interval; `flipped`, the share of pairs of methods whose order of means changes; and
-        `agreement`, the rank correlation over methods, image by image, with its interval.
+        `agreement`, the rank correlation over methods, sample by sample, with its interval.
         """
         return pa.Table.from_pylist(sensitivity_rows(self.results))
 

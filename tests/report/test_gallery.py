@@ -91,7 +91,7 @@ def test_pictures_are_saved_and_a_run_may_have_none(result, tmp_path: Path) -> N
     without = replace(result, tables=tables)
     assert without.pictures.num_rows == 0
     page = without.report(tmp_path / "page.html").read_text("utf-8")
-    assert "This run kept no pictures" in page
+    assert "This run kept no images to look at" in page
 
 
 def test_pictures_must_be_a_number_of_images(model, images) -> None:

@@ -60,7 +60,7 @@ def compare(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two runs, image by image or seed by seed.
+    """Compare two runs, sample by sample or seed by seed.
 
     In runs of retraining METHOD is a measure or MEASURE/PROCEDURE, METRIC racu, area or end.
     """

@@ -173,11 +173,11 @@ def _bullets(lines: Sequence[str]) -> None:
         show(grid)
 
 
-def show_sensitivity(rows: Iterable[Mapping[str, Any]]) -> None:
+def show_sensitivity(rows: Iterable[Mapping[str, Any]], results: Mapping[str, Findings]) -> None:
     """Print what each choice of the protocol moves."""
-    from faithscope.report.tables import sensitivity_table
+    from faithscope.report.tables import sample_word, sensitivity_table
 
-    table = sensitivity_table(list(rows))
+    table = sensitivity_table(list(rows), sample_word(results))
     say("\nHow the choices of the protocol change the scores", "bold")
     show(table)
     say(f"{table.caption}.", "dim")

@@ -136,7 +136,7 @@ def run(
         cells = {label: as_data(result) for label, result in done.results.items()}
         print_json({"cells": cells, "sensitivity": moved, "failed": done.failed})
     elif moved:
-        show_sensitivity(moved)
+        show_sensitivity(moved, done.results)
     say(f"\nkept in {folder}; faithscope report {folder} makes a page of it", stderr=as_json)
     if done.failed:
         some = f"{len(done.failed)} of {len(costs)} runs failed"

@@ -100,7 +100,7 @@ def _run(found: Findings, place: int, label: str, runs: int) -> dict[str, Any]:
     manifest, head = found.manifest, headline(found)
     said = [ends_sentence(found)] if found.trainings.num_rows else []
     if manifest.stopping is not None:
-        said.append(stopping(manifest.stopping))
+        said.append(stopping(manifest.stopping, manifest.sample))
     return {
         "id": f"run-{place}",
         "label": label,

@@ -38,7 +38,7 @@ from faithscope.report.style import (
     shorten,
 )
 from faithscope.report.table import broken, minus
-from faithscope.report.tables import file_stems, sensitivity_of
+from faithscope.report.tables import file_stems, sample_word, sensitivity_of
 from faithscope.verdicts.findings import Findings
 
 Array = NDArray[np.float64]
@@ -91,7 +91,7 @@ def write_figures(
     plots = [
         (stem, plot) for stem, found in file_stems(results).items() for plot in plots_of(found)
     ]
-    if (moved := sensitivity(sensitivity_of(results))) is not None:
+    if (moved := sensitivity(sensitivity_of(results), sample_word(results))) is not None:
         plots.append(("", moved))
     return [
         plot.save(Path(folder) / f"{stem}{plot.name}.{form}")
@@ -339,6 +339,7 @@ def correlations(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | 
     """
     if len(found.metrics) < 2 or len(found.methods) < 3:
         return None
+    word = found.replicate.word
     places = {metric: place for place, metric in enumerate(found.metrics)}
     names = [shorten(metric, 26) for metric in found.metrics]
     tall, count = 0.55, len(names)
@@ -369,9 +370,9 @@ def correlations(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | 
         "Do the metrics agree?",
         figure,
         "Rank correlation of every two metrics over methods, as a triangle of numbers.",
-        "Do metrics agree on which method is better? Rank correlation over methods, image by "
-        "image: its mean over images and 95 % interval. 1 is the same order, 0 no relation, −1 the "
-        "opposite order; random attributions are among the methods.",
+        f"Do metrics agree on which method is better? Rank correlation over methods, {word} by "
+        f"{word}: its mean over {word}s and 95 % interval. 1 is the same order, 0 no relation, −1 "
+        "the opposite order; random attributions are among the methods.",
     )
 
 
@@ -416,8 +417,8 @@ def _draw_scale(figure: Figure, left: float) -> None:
         axes.text(value, -0.4, words, ha=side, va="top", color=MUTED, size=7.5)
 
 
-def sensitivity(rows: Sequence[Row]) -> Plot | None:
-    """What each choice of the protocol moves: scores, the order of methods, that of every image.
+def sensitivity(rows: Sequence[Row], word: str = "image") -> Plot | None:
+    """What each choice of the protocol moves: scores, the order of methods, that of every sample.
 
     One line per metric below each choice, with a dot for every place where it was measured, that
     is for every setting of the other choices. None without rows (`sensitivity_rows` makes them).
@@ -464,7 +465,7 @@ def sensitivity(rows: Sequence[Row]) -> Plot | None:
         "From the first value of a choice to the other: the mean change of a score with its 95 % "
         "interval (each metric on its own scale, the numbers say how much; orange if the interval "
         "does not cover 0), the share of pairs of methods whose order of means flips, and the rank "
-        "correlation over methods, image by image (1: every image keeps its order). Random "
+        f"correlation over methods, {word} by {word} (1: every {word} keeps its order). Random "
         f"attribution is among the methods.{dots}",
     )
 

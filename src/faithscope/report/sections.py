@@ -12,7 +12,7 @@ from faithscope.report import lines, plots
 from faithscope.report.gallery import MOST_BYTES, Gallery, make_gallery
 from faithscope.report.style import Plot
 from faithscope.report.table import Table, duration
-from faithscope.report.tables import scores_table, sensitivity_of, written
+from faithscope.report.tables import sample_word, scores_table, sensitivity_of, written
 from faithscope.report.texts import Text, is_masked_whole, masked_texts, what_colours_mean
 from faithscope.report.trainings import (
     HOW,
@@ -118,7 +118,7 @@ def _own(table: Table | None, results: Mapping[str, Findings]) -> Table | None:
 
 def sensitivity(results: Mapping[str, Findings]) -> Section | None:
     """How the choices of the protocol change the scores."""
-    return _of(plots.sensitivity(sensitivity_of(results)))
+    return _of(plots.sensitivity(sensitivity_of(results), sample_word(results)))
 
 
 def racu(results: Mapping[str, Findings]) -> Section | None:
@@ -217,25 +217,27 @@ def _masked_note(found: Findings) -> str:
 
 
 def gallery(found: Findings, most_bytes: int) -> Section:
-    """Every image that was kept."""
-    held = make_gallery(found, most_bytes=most_bytes)
+    """Every image or text that was kept."""
+    held, word = make_gallery(found, most_bytes=most_bytes), found.manifest.sample
+    title = f"{word.capitalize()} by {word}"
     if held is None:
-        note = "This run kept no pictures: pictures=200 keeps those of 200 images."
-        return Section("Image by image", note)
+        return Section(
+            title, f"This run kept no {word}s to look at: pictures=200 keeps the first 200."
+        )
     notes = []
     if held.shown < held.kept:
         notes.append(
-            f"The first {held.shown:,} of {held.kept:,} images that were kept are here: more would "
-            "make the page too large."
+            f"The first {held.shown:,} of {held.kept:,} {word}s that were kept are here: more "
+            "would make the page too large."
         )
     if held.is_halved:
         notes.append("Large maps are shown at half their size, to keep the page small.")
     if held.kept < found.samples.num_rows:
         notes.append(
-            f"The first {held.kept:,} of {found.samples.num_rows:,} images were kept to be looked "
+            f"The first {held.kept:,} of {found.samples.num_rows:,} {word}s were kept to be looked "
             "at."
         )
-    return Section("Image by image", " ".join(notes), gallery=held)
+    return Section(title, " ".join(notes), gallery=held)
 
 
 def metrics(found: Findings) -> Section:
@@ -276,7 +278,7 @@ def about(found: Findings) -> Section:
         ("data", data.name),
         *_texts(found),
         *_pixels(found),
-        *_images(found),
+        *_samples(found),
         ("hash", data.fingerprint),
     ]
     notes = " ".join(data.splits.notes) if data.splits is not None else ""
@@ -293,16 +295,17 @@ def about(found: Findings) -> Section:
     )
 
 
-def _images(found: Findings) -> list[tuple[str, str]]:
-    data = found.manifest.data
+def _samples(found: Findings) -> list[tuple[str, str]]:
+    """Images or texts whose model was given."""
+    data, word = found.manifest.data, found.manifest.sample
     if not found.samples.num_rows:
         return []
     rows = [
-        ("images", f"{data.samples:,} used, {len(data.skipped):,} left out"),
+        (f"{word}s", f"{data.samples:,} used, {len(data.skipped):,} left out"),
         ("target classes", _watched(found)),
     ]
     if data.accuracy is not None:
-        rows.append(("accuracy", f"{percent(data.accuracy)} of the intact images"))
+        rows.append(("accuracy", f"{percent(data.accuracy)} of the intact {word}s"))
     return rows
 
 
@@ -369,7 +372,7 @@ def cost(found: Findings) -> Section:
         if option.role == "plan":
             rows.append((name.replace("_", " "), written(getattr(plan.request, name))))
     rows += [
-        ("images per task", f"{plan.shard:,}" * bool(plan.shard)),
+        (f"{manifest.sample}s per task", f"{plan.shard:,}" * bool(plan.shard)),
         ("models trained together", f"{plan.pack_size:,} at most" * bool(plan.pack_size)),
         ("device", manifest.model.device or ""),
     ]

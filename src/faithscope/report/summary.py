@@ -62,7 +62,7 @@ def summary_of(found: Findings) -> Summary:
     has_marks = any(row["verdict"] for row in found.rows)
     said = [sentences.ends_sentence(found)] if found.trainings.num_rows else []
     if found.manifest.stopping is not None:
-        said.append(sentences.stopping(found.manifest.stopping))
+        said.append(sentences.stopping(found.manifest.stopping, found.manifest.sample))
     headline = sentences.headline(found)
     noted = (*sentences.flags(found), *sentences.warnings(found))
     return Summary(

@@ -52,7 +52,7 @@ def write_tables(results: Mapping[str, Findings], folder: str | Path) -> list[Pa
         ).items()
     ]
     if moved := sensitivity_of(results):
-        tables.append(sensitivity_table(moved))
+        tables.append(sensitivity_table(moved, sample_word(results)))
     tables += training_tables(results)
     texts = {name: text for table in tables for name, text in table.files().items()}
     return [write_table(Path(folder) / name, text) for name, text in texts.items()]
@@ -69,7 +69,7 @@ def run_tables(found: Findings, stem: str = "") -> list[Table]:
     if rows := found.comparisons().to_pylist():
         tables.append(Table(f"{stem}comparisons", "", (), (), records=rows))
     if found.samples.num_rows and (rows := found.correlations().to_pylist()):
-        tables.append(correlations_table(rows, name=f"{stem}correlations"))
+        tables.append(correlations_table(rows, found.manifest.sample, name=f"{stem}correlations"))
     return tables
 
 
@@ -280,19 +280,27 @@ def _difference(row: Row | None) -> Cell:
     return Number.of(row, "difference", form=DIFFERENCE, verdict=row["verdict"])
 
 
-def correlations_table(rows: Sequence[Row], *, name: str = "correlations") -> Table:
+def correlations_table(
+    rows: Sequence[Row], word: str = "image", *, name: str = "correlations"
+) -> Table:
     """Rank correlations of metrics, from the rows of `Findings.correlations`, as a triangle."""
     names = list(dict.fromkeys([row["metric"] for row in rows] + [row["other"] for row in rows]))
     cells = {(row["other"], row["metric"]): Number.of(row, "correlation") for row in rows}
     across = names[:-1]
     return Table(
         name,
-        "Do metrics agree on which method is better? Rank correlation over methods, image by "
-        "image: mean over images [95 % interval]; 1 is the same order, −1 the opposite",
+        f"Do metrics agree on which method is better? Rank correlation over methods, {word} by "
+        f"{word}: mean over {word}s [95 % interval]; 1 is the same order, −1 the opposite",
         ("metric", *across),
         tuple((one, *(cells.get((one, other), "") for other in across)) for one in names[1:]),
         records=rows,
     )
+
+
+def sample_word(results: Mapping[str, Findings]) -> str:
+    """What a sample of several runs is called."""
+    words = {held.manifest.sample for held in results.values() if held.samples.num_rows}
+    return words.pop() if len(words) == 1 else "sample"
 
 
 def sensitivity_of(results: Mapping[str, Findings]) -> list[dict[str, Any]]:
@@ -300,7 +308,7 @@ def sensitivity_of(results: Mapping[str, Findings]) -> list[dict[str, Any]]:
     return sensitivity_rows({run: held for run, held in results.items() if held.samples.num_rows})
 
 
-def sensitivity_table(rows: Sequence[Row]) -> Table:
+def sensitivity_table(rows: Sequence[Row], word: str = "image") -> Table:
     """How the choices of the protocol change the scores, from the rows of `sensitivity_rows`."""
     nested = any(row["where"] for row in rows)
     places = ("where",) if nested else ()
@@ -309,8 +317,8 @@ def sensitivity_table(rows: Sequence[Row]) -> Table:
         "sensitivity",
         "Mean change of a score from the first value of a choice to the other [95 % interval], its "
         "mean size, the share of pairs of methods whose order of means "
-        "flips, and the rank correlation over methods, image by image; random attribution is among "
-        "the methods",
+        f"flips, and the rank correlation over methods, {word} by {word}; random attribution is "
+        "among the methods",
         ("choice", *places, "metric", "change", "|change|", "orders flipped", "agreement"),
         tuple(
             (

@@ -68,6 +68,11 @@ class Manifest(Typed):
         return self.plan.kind
 
     @property
+    def sample(self) -> str:
+        """What one of the samples is called."""
+        return self.plan.modality
+
+    @property
     def protocol(self) -> dict[str, Any]:
         """The options that decide what a number means."""
         return self.plan.protocol

@@ -229,9 +229,10 @@ def compare_findings(
     shared = _replicates(first, second)
     strangers = _strangers(first, second, shared, axes)
     if strangers and "data" not in allowed:
+        word = first.replicate.word
         raise FaithscopeError(
-            f"{strangers} of {len(shared)} images have the same name in both runs and are not the "
-            "same, by their label or the model's answer: compare runs over the same images (the "
+            f"{strangers} of {len(shared)} {word}s have the same name in both runs and are not the "
+            f"same, by their label or the model's answer: compare runs over the same {word}s (the "
             "same data and limit), or allow it by name: --allow data."
         )
     _check_directions(first, second, chosen_metrics)
@@ -385,9 +386,9 @@ def _replicates(first: Findings, second: Findings) -> list[Any]:
 def _strangers(
     first: Findings, second: Findings, samples: Sequence[Any], axes: Mapping[str, str]
 ) -> int:
-    """How many samples of one name are visibly different images.
+    """How many samples of one name are visibly different.
 
-    Images of an array are named by their place, which may hold another image in another subset.
+    Those of an array or list are named by their place, where another subset has another sample.
     Labels tell if the classes are the same, and the intact answers if model and target are.
     """
     if not first.samples.num_rows:
@@ -414,21 +415,22 @@ def _notes(
     notes: list[str] = []
     if not first.samples.num_rows:
         return notes
-    data = [found.manifest.data for found in (first, second)]
+    data, word = [found.manifest.data for found in (first, second)], first.replicate.word
     whole = len(samples) == len(first.replicates) == len(second.replicates)
     if strangers:
         notes.append(
-            f"{strangers} of {len(samples)} images of the same name are not the same image."
+            f"{strangers} of {len(samples)} {word}s of the same name are not the same {word}."
         )
     elif whole and data[0].fingerprint != data[1].fingerprint:
+        content = "words" if word == "text" else "pixels"
         notes.append(
-            "The images have the same names but another fingerprint: their pixels may differ "
+            f"The {word}s have the same names but another fingerprint: their {content} may differ "
             "(another model's preprocessing, other files, another order)."
         )
     targets = [intact(found, samples)["target"] for found in (first, second)]
     if others := int((targets[0] != targets[1]).sum()):
         notes.append(
-            f"For {others} of {len(samples)} images the runs explain different classes"
+            f"For {others} of {len(samples)} {word}s the runs explain different classes"
             f"{', each that of its own model' * ('model' in axes)}."
         )
     return notes

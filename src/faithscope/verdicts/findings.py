@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from faithscope.errors import FaithscopeError, choose
 from faithscope.runs.run import Run
 from faithscope.verdicts.curves import Trainings
-from faithscope.verdicts.replicates import REPLICATES, Replicate
+from faithscope.verdicts.replicates import Replicate, replicate_of
 from faithscope.verdicts.statistics import effect_size, metric_correlation
 
 Array = NDArray[np.float64]
@@ -63,7 +63,7 @@ class Findings(Run):
     @property
     def replicate(self) -> Replicate:
         """The statistics of what is repeated: samples, or trainings."""
-        return REPLICATES[self.manifest.kind]
+        return replicate_of(self.manifest)
 
     @cached_property
     def replicates(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The samples that two runs have in common, and whether they are the same images."""
+"""The samples that two runs have in common, and whether they are the same."""
 
 from __future__ import annotations
 

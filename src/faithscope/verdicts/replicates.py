@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from faithscope.runs.manifest import Manifest
 from faithscope.verdicts.statistics import (
     FEWEST_SEEDS,
     bootstrap_interval,
@@ -34,10 +36,13 @@ class Tested(NamedTuple):
 class Replicate(Protocol):
     """The statistics of one kind of replicate."""
 
-    word: str
-    """What one is called."""
-    how: str
-    """How a difference is tested, in words."""
+    @property
+    def word(self) -> str:
+        """What one is called."""
+
+    @property
+    def how(self) -> str:
+        """How a difference is tested, in words."""
 
     def interval(self, values: Array) -> tuple[float, float]:
         """The 95 % interval of a mean; NaN if there are too few values."""
@@ -49,11 +54,17 @@ class Replicate(Protocol):
         """The fewest replicates with which any of so many comparisons can come out significant."""
 
 
+@dataclass(frozen=True)
 class Samples:
     """Samples of a model that was given: paired permutation tests, Holm-adjusted together."""
 
-    word = "image"
-    how = f"paired permutation test over images, p ≤ {SIGNIFICANT} after Holm's correction"
+    word: str = "image"
+
+    @property
+    def how(self) -> str:
+        """How a difference is tested, in words."""
+        test = f"paired permutation test over {self.word}s"
+        return f"{test}, p ≤ {SIGNIFICANT} after Holm's correction"
 
     def interval(self, values: Array) -> tuple[float, float]:
         """Bootstrap over samples."""
@@ -118,5 +129,6 @@ class Seeds:
         return FEWEST_SEEDS
 
 
-REPLICATES: dict[str, Replicate] = {"perturb": Samples(), "retrain": Seeds()}
-"""By the way of probing."""
+def replicate_of(manifest: Manifest) -> Replicate:
+    """What a run repeats, by its way of probing."""
+    return Seeds() if manifest.kind == "retrain" else Samples(manifest.sample)

@@ -28,8 +28,8 @@ def sensitivity_rows(results: Mapping[str, Findings]) -> list[Row]:
 
     One row per metric: `absolute` and `signed` mean change of a score, the signed one with its
     interval; `flipped`, the share of pairs of methods whose order of means, from better to worse,
-    changes; and `agreement`, the rank correlation over methods, image by image, with its interval.
-    Random attribution is one of the methods.
+    changes; and `agreement`, the rank correlation over methods, sample by sample, with its
+    interval. Random attribution is one of the methods.
     """
     settings = [_settings(result) for result in results.values()]
     runs = list(zip(settings, results.values(), strict=True))

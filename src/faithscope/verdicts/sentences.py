@@ -226,13 +226,13 @@ def _covers_zero(found: Findings, rows: Sequence[Row]) -> str:
     )
 
 
-def stopping(stop: Stopping) -> str:
-    """Why a run with a tolerance ended where it did."""
+def stopping(stop: Stopping, word: str) -> str:
+    """Why a run with a tolerance ended where it did; `word` is what a sample is called."""
     if stop.reached:
         known = f"every mean is known to within {stop.tolerance}"
-        return f"Stopped after {stop.samples:,} images: {known}."
+        return f"Stopped after {stop.samples:,} {word}s: {known}."
     return (
-        f"All {stop.samples:,} images were used, and not every mean is known to within "
+        f"All {stop.samples:,} {word}s were used, and not every mean is known to within "
         f"{stop.tolerance}."
     )
 
@@ -240,7 +240,7 @@ def stopping(stop: Stopping) -> str:
 def flags(found: Findings) -> list[str]:
     """Which methods have scores with a flag; the flag says why they mean little."""
     return [
-        f"{method}: {count} of {len(found.replicates)} images flagged '{flag}'."
+        f"{method}: {count} of {len(found.replicates)} {found.replicate.word}s flagged '{flag}'."
         for (method, flag), count in sorted(_flagged(found).items())
         if flag != CONSTANT
     ]
@@ -260,7 +260,7 @@ def _constant(found: Findings) -> list[str]:
 
 
 def _flagged(found: Findings) -> Counter[tuple[str, str]]:
-    """How many images of a method have a flag."""
+    """How many samples of a method have a flag."""
     columns = (found.scores[name].to_pylist() for name in ("method", "sample", "flag"))
     return Counter(
         (method, flag)
@@ -440,7 +440,8 @@ def _refilled(found: Findings, doubt: Doubt) -> str:
 
 def _failed(found: Findings, doubt: Doubt) -> str:
     return (
-        f"The model or a method failed on {doubt.count:,} of {counted(doubt.total or 0, 'image')} "
+        f"The model or a method failed on {doubt.count:,} of "
+        f"{counted(doubt.total or 0, found.replicate.word)} "
         f"({_some_names(doubt)}), which have no score there: means and tests leave them "
         "out, pair by pair."
     )
@@ -448,7 +449,7 @@ def _failed(found: Findings, doubt: Doubt) -> str:
 
 def _undefined(found: Findings, doubt: Doubt) -> str:
     return (
-        f"Some score of {doubt.count:,} of {counted(doubt.total or 0, 'image')} "
+        f"Some score of {doubt.count:,} of {counted(doubt.total or 0, found.replicate.word)} "
         f"({_some_names(doubt)}) is not defined, because a map or an answer of the model "
         "holds NaN: means and tests leave them out, pair by pair."
     )
