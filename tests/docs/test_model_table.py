@@ -53,6 +53,24 @@ def test_the_list_is_long_and_has_every_family_of_the_registries():
         assert any(word in name.lower() for name in names), word
 
 
+def test_the_page_counts_every_model_of_the_list_and_its_own_cells():
+    page = model_table.PAGE.read_text()
+    families = Counter(entry["family"] for entry in LISTED)
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines()]
+    rows = [row for row in rows if row[0] in families]
+    assert {row[0]: int(row[1]) for row in rows} == families and len(rows) == len(families)
+    ran = of = 0
+    for _, models, *cells in rows:
+        for cell, methods in zip(cells, model_table.GROUPS.values(), strict=False):
+            count = int(models) * len(methods)
+            some = re.fullmatch(r"(\d+) of (\d+)", cell)
+            assert some is None or int(some[2]) == count, (cell, count)
+            ran += int(some[1]) if some else 0 if cell == "—" else count
+            of += count
+    said = f"{len(LISTED)} models, {of:,} cells: {ran:,} run ({ran / of:.0%}), {of - ran:,} are"
+    assert said in page and ran >= 0.7 * of
+
+
 def test_some_models_run_and_the_rest_is_refused_in_one_sentence(tmp_path):
     entries = [of_entry(name) for name in SOME]
     rows = model_table.run(entries, tmp_path / "some.jsonl", workers=1)

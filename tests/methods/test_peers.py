@@ -527,6 +527,18 @@ def test_cams_that_cannot_be_called_are_refused(net, vit):
 
 
 @pytest.mark.slow
+def test_what_is_not_yet_an_object_or_no_method_is_refused(net):
+    cams, shap = pytest.importorskip("pytorch_grad_cam"), pytest.importorskip("shap")
+    images = images_of(SIZE, 2, torch.float32)
+    for given, words in (
+        (cams.GradCAM, "GradCAM is a class: give an object of it, GradCAM(…)"),
+        (shap.GradientExplainer(net, images), "'GradientExplainer' of shap is no method"),
+    ):
+        with refused(words):
+            fs.evaluate(net, images, [given, "gradient"], "saco")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["GradientExplainer", "DeepExplainer"])
 @pytest.mark.filterwarnings("ignore")
 def test_values_of_shap_s_gradients_are_maps(net, kind):

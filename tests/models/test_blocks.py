@@ -633,6 +633,15 @@ def test_what_a_head_reads_may_be_said_but_only_the_truth_is_believed(name: str)
                 fs.explain(model, images, method, target=1)
 
 
+def test_a_pool_behind_which_all_weights_are_zero_is_still_a_pool():
+    module, images = seeded(lambda: timm_vit(global_pool="map")), images_of((32, 32), 3)
+    expected = fs.explain(module, images, "rollout", target=1)
+    nn.init.zeros_(module.head.weight)
+    assert torch.equal(fs.explain(module, images, "rollout", target=1), expected)
+    with refused("head", "reads its tokens through an attention pool", "not 'mean'"):
+        fs.explain(fs.wrap(module, readout="mean"), images, "rollout", target=1)
+
+
 class Mixing(VisionTransformer):
     """Its head lets tokens meet before it takes the first."""
 

@@ -233,6 +233,17 @@ def test_relevance_of_a_logit_that_no_layer_gives_is_refused():
         fs.explain(model, randn(3, 3, 16, 16, seed=1), "lrp")
 
 
+def test_relevance_of_probabilities_is_refused_with_the_cause():
+    module = nn.Sequential(tiny_vit(), nn.Softmax(-1))
+    for method, words in {
+        "lrp": "'softmax', for which relevance has no rule",
+        "conservative_lrp": "Its output is a softmax, which conservative_lrp holds constant",
+    }.items():
+        with warnings.catch_warnings(), refused(words):
+            warnings.simplefilter("ignore")
+            fs.explain(module, randn(3, 3, 16, 16, seed=1), method)
+
+
 def test_relevance_of_both_targets_differs():
     model = fs.wrap(tiny_vit(num_classes=1), output="sigmoid")
     images = randn(3, 3, 16, 16, seed=1)

@@ -545,3 +545,13 @@ def test_what_are_no_embeddings_is_named_by_its_type():
 
     with refused("Whole holds a text tower", "CLIPVisionModelWithProjection"):
         fs.zero_shot(Whole(), torch.eye(3))
+
+
+def test_embeddings_that_do_not_fit_the_tower_or_the_names_are_refused():
+    images = torch.rand(2, 3, 8, 8)
+    with refused("3 numbers", "have 4", "take both from one model"):
+        fs.zero_shot(Tower(), torch.rand(5, 4)).logits(images)
+    with refused("3 numbers", "have 4", "give class_embeddings.T"):
+        fs.zero_shot(Tower(), torch.rand(3, 4)).logits(images)
+    with refused("2 names of classes for 3 class_embeddings"):
+        fs.zero_shot(Tower(), torch.eye(3), classes=["cat", "dog"])

@@ -71,6 +71,13 @@ def conservative_gradient(evidence: Evidence, *, norm: str, activation: str) -> 
         tokens = head.roots[0].detach().clone().requires_grad_(True)
         logits = head.replay(head.roots[0], tokens, recorded, "its head")
         check_recomputed("The head", logits, recorded)
+        if not logits.requires_grad:
+            what = "its output is a softmax, which conservative_lrp holds constant"
+            raise FaithscopeError(
+                f"{what[0].upper()}{what[1:]}: let the model return logits, or choose other "
+                "methods.",
+                reason=what,
+            )
         chosen = logits.gather(1, target[:, None]).sum()
         (gradient,) = torch.autograd.grad(chosen, tokens)
         for (name, block), call in reversed(

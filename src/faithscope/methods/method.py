@@ -382,10 +382,16 @@ def live_method(item: Any, modality: str = "image") -> Method:
         return callable_method(item, modality)
     if _is_of_captum(item):
         return method(item)
-    if isinstance(item, type) and item.__module__.partition(".")[0] == "captum":
+    if isinstance(item, type):
+        name = item.__name__
+        captum = item.__module__.partition(".")[0] == "captum"
+        way = f", {name}(net), or 'captum:{name}'" if captum else f" of it, {name}(…)"
+        raise FaithscopeError(f"{name} is a class: give an object{way}.")
+    if _is_of("shap", item):
         raise FaithscopeError(
-            f"{item.__name__} is a class of captum: give an object, {item.__name__}(net), or "
-            f"'captum:{item.__name__}'."
+            f"'{type(item).__name__}' of shap is no method: give its values as "
+            "maps={'shap': fs.from_shap(values, target)}, or a function (module, images, target) "
+            "that returns fs.from_shap(…)."
         )
     if _is_of("pytorch_grad_cam", item):
         from faithscope.methods.cams import cam_method

@@ -86,11 +86,11 @@ def find_readout(
     count = tokens[0, ..., 0].numel()
     last = found[-1] if found else None
     kind = "nothing" if last is None else _kind(last, prefix)
-    if kind == "nothing":  # a head of zeros reads nothing
-        kind = vit.readout or vit.hint or ("class" if prefix else "mean")
     pool = _pool(head, logits, count, prefix)
-    if not kind and pool is not None:
+    if pool is not None and kind in ("", "nothing"):
         kind = "attention"
+    elif kind == "nothing":  # a head of zeros reads nothing
+        kind = vit.readout or vit.hint or ("class" if prefix else "mean")
     if last is not None and (not kind or (vit.readout is not None and kind != vit.readout)):
         raise _refused(last, kind, vit.readout, name, prefix)
     weights = torch.zeros(len(tokens), count, dtype=dtype, device=tokens.device)
@@ -205,6 +205,7 @@ def _refused(
         f"{len(patches)} patches"
     )
     if kind:
+        seen = "reads its tokens through an attention pool" if kind == "attention" else seen
         what = f"the head of {name} {seen}, which is readout='{kind}', not '{said}'"
         advice = f"give fs.wrap(module, readout='{kind}'), or leave it out"
     else:

@@ -34,11 +34,14 @@ class ZeroShot(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Images [B, C, H, W] -> logits [B, classes]."""
         features = F.normalize(embedding(self.tower(images)), dim=-1)
-        if features.shape[-1] != self.class_embeddings.shape[-1]:
+        width, (classes, numbers) = features.shape[-1], self.class_embeddings.shape
+        if width != numbers:
+            advice = "take both from one model, projections included"
+            if width == classes:  # as open_clip's build_zero_shot_classifier returns them
+                advice = "give class_embeddings.T, one row a class"
             raise FaithscopeError(
-                f"The tower gives embeddings of {features.shape[-1]} numbers, but those of the "
-                f"classes have {self.class_embeddings.shape[-1]}: take both from one model, "
-                "projections included."
+                f"The tower gives embeddings of {width} numbers, but those of the classes have "
+                f"{numbers}: {advice}."
             )
         logits: Tensor = self.scale * (features @ self.class_embeddings.T) + self.bias
         return logits
@@ -124,7 +127,7 @@ def zero_shot(
         _number("bias", bias),
     )
     module.training = image_tower.training
-    return wrap(
+    model = wrap(
         module,
         name=name or f"zero-shot {type(image_tower).__name__}",
         input_size=input_size,
@@ -133,6 +136,12 @@ def zero_shot(
         classes=classes,
         transform=transform,
     )
+    if model.classes is not None and len(model.classes) != len(texts):
+        raise FaithscopeError(
+            f"There are {len(model.classes)} names of classes for {len(texts)} class_embeddings: "
+            "give one for each row."
+        )
+    return model
 
 
 def _number(what: str, value: Any) -> float:

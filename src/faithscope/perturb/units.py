@@ -72,6 +72,7 @@ def to_grids(
     shape = tuple(whole) or shape
     count = shape[0] if whole else count
     by_patch = f", by patch [{count}, {grid[0] * grid[1]}]" if grid else ""
+    of_photo = f", of the photo [{count}, {photo[0]}, {photo[1]}]" if photo else ""
     advice = ""
     if count == 1 and maps.ndim == 3 and shape[1:] in (size, grid):
         advice = "; if its first axis are channels, give the image one of its own, maps[None]"
@@ -80,8 +81,8 @@ def to_grids(
     raise FaithscopeError(
         f"{given}: expected {count} map{'s' * (count != 1)}, "
         f"[{count}, {size[0]}, {size[1]}], coarser [{count}, h, w] of about the image's "
-        f"proportions{by_patch}, or any with channels, [{count}, channels, h, w], which are "
-        f"summed{advice}."
+        f"proportions{of_photo}{by_patch}, or any with channels, [{count}, channels, h, w], which "
+        f"are summed{advice}."
     )
 
 

@@ -118,6 +118,11 @@ def test_attention_is_no_coarse_map(count):
     assert coarse.manifest.methods["mine"].granularity == "14×14"
 
 
+def test_values_of_shap_with_an_axis_of_outputs_are_refused_with_what_to_do(vit):
+    with refused("expected 3 maps, [3, height, width]; of values of shap fs.from_shap makes maps"):
+        scores(vit, randn(3, 3, 16, 16, 5))
+
+
 def test_complex_maps_are_refused_as_such(vit):
     whole = torch.complex(PIXELS, PIXELS)
     for given, words in ((whole, "complex128"), ([*whole.numpy()], "complex128"), (None, "None")):
@@ -312,7 +317,7 @@ def test_a_map_of_a_photo_is_cut_as_the_photo_is(reader, photos, tmp_path, sever
     assert result.manifest.methods["mine"].matched_random == "random"
     plain = over(reader, photos, [cut[0], cut[1], None, cut[2]], random_draws=1)
     assert_same_scores(result, plain, 0)
-    with refused("[1, 31, 40]", "'a.png'"):
+    with refused("[1, 31, 40]", "'a.png'", "of the photo [1, 30, 40]"):
         over(reader, photos, {"a": randn(31, 40), "b": maps[1], "cats/c": maps[2]})
 
 

@@ -189,9 +189,10 @@ def _values(name: str, values: Any, data: IndexedImages) -> Tensor | list[Tensor
     if count == 1 and whole.ndim == 2 and len(whole) != 1:
         whole = whole[None]
     if not 2 <= whole.ndim <= 4 or len(whole) != count:
+        of_shap = "; of values of shap fs.from_shap makes maps" if whole.ndim == 5 else ""
         raise FaithscopeError(
             f"{what} have shape {list(whole.shape)}: expected {count} map{'s' * (count != 1)}, "
-            f"[{count}, height, width]."
+            f"[{count}, height, width]{of_shap}."
         )
     return whole
 

@@ -189,7 +189,7 @@ class PerturbWorker:
         """Seconds of one pass of the model."""
         setup = self.setup
         few = placed(self.example.images[places], setup.model.device).to(setup.forward.dtype)
-        inputs = few[[place % len(few) for place in range(setup.batch_size)]]
+        inputs = few[torch.arange(setup.batch_size) % len(few)]
         with undisturbed(setup.model.module), setup.forward.mode():
             return _timed(lambda: setup.forward.logits(inputs), few.device) / len(inputs)
 
