@@ -12,17 +12,18 @@ from bilstm_tasks import benchmark, classify, pack, rows_of, split
 from conftest import FIXTURES, randn
 from faithscope.data.text import Tokens, WordVectors
 from faithscope.data.vocabulary import MASK
-from faithscope.methods.bilstm import Texts, bilstm_evidence
-from faithscope.methods.text import measure, path_of
+from faithscope.methods.bilstm import Texts, bilstm_evidence, token_scores
+from faithscope.methods.text import Path, path_of
 from faithscope.models import bilstm
 from faithscope.models.bilstm import Shape
 from faithscope.models.recurrence import GATES
 from faithscope.probes.retrain.bilstm import SETTINGS, BiLSTMLearner
+from measures import PAPERS, papers
 
 SINGLE = Shape(20, 7, 5, 3, is_paired=False)
 PAIRED = Shape(20, 7, 5, 3, is_paired=True)
 SHAPES = pytest.mark.parametrize("shape", [SINGLE, PAIRED], ids=["single", "paired"])
-MEASURES = ("attention", "gradient", "input_x_gradient", "integrated_gradients")
+MEASURES = PAPERS
 LENGTHS = [6, 9, 3, 5, 4, 9]
 OTHERS = [2, 3, 5, 1, 4, 3]
 BUDGET = 2**13
@@ -36,8 +37,9 @@ def scores(p, tokens, rule, budget=BUDGET):
     """A measure's scores [M, B, T] in the precision of the parameters."""
     models = len(p["decoder.bias"])
     batch = Texts.of([tokens] * models, "cpu").at(torch.arange(len(tokens)))
-    path = path_of(rule) if "path_gradient" in rule.needs else [(1.0, 1.0)]
-    return torch.stack([rule(part) for part in bilstm_evidence(p, batch, rule.needs, path, budget)])
+    path = path_of(rule) if "path_gradient" in rule.needs else Path()
+    found = bilstm_evidence(p, batch, rule.needs, path, budget)
+    return torch.stack([token_scores(rule, part) for part in found])
 
 
 # How many numbers a model learns
@@ -236,14 +238,14 @@ class TestTheProgramsNumbers:
 
     @pytest.mark.parametrize("spec", IN_FLOAT32)
     def test_measures_in_float32(self, case, spec):
-        [mine] = BiLSTMLearner("own").explain([case.weights], [case.tokens], measure(spec))
+        [mine] = BiLSTMLearner("own").explain([case.weights], [case.tokens], papers(spec))
         assert mine.dtype == torch.float32
         expected = case.expected(f"ref_f32/{IN_FLOAT32[spec]}")
         torch.testing.assert_close(mine, expected, rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("spec", IN_FLOAT64)
     def test_measures_in_float64(self, case, spec):
-        [mine] = scores(case.pack, case.tokens, measure(spec))
+        [mine] = scores(case.pack, case.tokens, papers(spec))
         expected = case.expected(f"indep_f64/{IN_FLOAT64[spec]}")
         torch.testing.assert_close(mine, expected, rtol=0, atol=1e-9)
 
@@ -253,7 +255,7 @@ class TestTheProgramsNumbers:
         change = logits - case.found["indep_f64/logit_of_label_at_zero_embedding"]
         gaps = {}
         for scaling in ("paper", "code"):
-            rule = measure("integrated_gradients", steps=400, scaling=scaling, signed=True)
+            rule = papers("integrated_gradients", steps=400, scaling=scaling, signed=True)
             gaps[scaling] = (scores(case.pack, case.tokens, rule)[0].sum(-1) - change).abs().max()
         assert gaps["paper"] < 2e-3 < 2e-2 < gaps["code"]
 
@@ -320,12 +322,12 @@ class TestAgainstTheStraightforwardModel:
         logits = model(one_hot @ p["main.embedding"][0], *self.given(tokens))
         gold = logits.gather(1, tokens.labels[:, None]).sum()
         [gradient] = torch.autograd.grad(gold, one_hot)
-        [mine] = scores(p, tokens, measure("gradient"))
+        [mine] = scores(p, tokens, papers("gradient"))
         expected = gradient.norm(dim=-1)[:, : mine.shape[1]]
         torch.testing.assert_close(mine, expected, rtol=0, atol=1e-12)
         assert (expected[torch.arange(mine.shape[1]) < tokens.lengths[:, None]] > 0).all()
         times_input = (gradient * one_hot).sum(-1).abs()[:, : mine.shape[1]]
-        [mine] = scores(p, tokens, measure("input_x_gradient"))
+        [mine] = scores(p, tokens, papers("input_x_gradient"))
         torch.testing.assert_close(mine, times_input, rtol=0, atol=1e-12)
 
 
@@ -348,9 +350,9 @@ class TestPack:
     @pytest.mark.parametrize("name", MEASURES)
     def test_each_model_is_explained_as_alone(self, shape, name):
         tokens = texts_for(shape)
-        together = scores(pack(shape, 4, 5), tokens, measure(name))
+        together = scores(pack(shape, 4, 5), tokens, papers(name))
         for place, seed in enumerate((4, 5)):
-            alone = scores(pack(shape, seed), tokens, measure(name))[0]
+            alone = scores(pack(shape, seed), tokens, papers(name))[0]
             torch.testing.assert_close(together[place], alone, rtol=0, atol=1e-12)
 
     def test_texts_of_different_lengths_side_by_side(self, shape):
@@ -430,7 +432,7 @@ class TestPadding:
     @pytest.mark.parametrize("name", MEASURES)
     def test_scores_beyond_a_text_are_zero(self, shape, name):
         tokens = texts_for(shape)
-        found = scores(pack(shape, 1), tokens, measure(name))[0]
+        found = scores(pack(shape, 1), tokens, papers(name))[0]
         inside = torch.arange(found.shape[1]) < tokens.lengths[:, None]
         assert not (found * ~inside).any() and found.isfinite().all()
         shown = tokens.eligible[:, : found.shape[1]] if name == "attention" else inside
@@ -491,7 +493,7 @@ class TestNothingToAttendTo:
     @pytest.mark.parametrize("name", MEASURES)
     def test_scores_are_zero(self, shape, name):
         tokens = texts_for(shape, list(self.LENGTHS))
-        found = scores(pack(shape, 1), tokens, measure(name))[0]
+        found = scores(pack(shape, 1), tokens, papers(name))[0]
         assert found.isfinite().all() and not found[[0, 2]].any() and found[[1, 3]].any()
 
 
@@ -499,7 +501,7 @@ class TestNothingToAttendTo:
 @SHAPES
 def test_several_steps_of_the_path_in_a_pass_are_the_same(shape, spec):
     tokens, p = texts_for(shape), pack(shape, 1, 2)
-    one_by_one = scores(p, tokens, measure(spec), budget=1)
+    one_by_one = scores(p, tokens, papers(spec), budget=1)
     for budget in (200, 500, 10**6):
-        found = scores(p, tokens, measure(spec), budget=budget)
+        found = scores(p, tokens, papers(spec), budget=budget)
         torch.testing.assert_close(found, one_by_one, rtol=0, atol=1e-13)

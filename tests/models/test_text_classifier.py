@@ -22,8 +22,9 @@ from encoders import (
 from faithscope import FaithscopeError
 from faithscope.data.encoding import encode
 from faithscope.methods.encoder import encoder_evidence, explain_tokens
-from faithscope.methods.text import measure, path_of
+from faithscope.methods.text import path_of
 from faithscope.models.text_classifier import Pretrained, TextClassifier, by_length, within
+from measures import papers
 
 
 @pytest.fixture(params=["single", "pair"])
@@ -45,13 +46,13 @@ def reference_input(fixture):
 
 
 def evidence(model, inputs, label="integrated_gradients", **options):
-    chosen = measure(label, **options)
+    chosen = papers(label, **options)
     path = path_of(chosen) if "path_gradient" in chosen.needs else ()
     return encoder_evidence(model, *inputs, needs=chosen.needs, path=path)
 
 
 def scores(model, inputs, label, **options):
-    return measure(label, **options)(evidence(model, inputs, label, **options))
+    return papers(label, **options)(evidence(model, inputs, label, **options))
 
 
 MEASURES = {
@@ -144,7 +145,7 @@ class TestReference:
         found = evidence(model, inputs, "gradient")
         one_hot = found.gradient @ model.embedding.weight.detach().T
         torch.testing.assert_close(
-            measure("gradient")(found), one_hot.norm(dim=-1), rtol=1e-10, atol=1e-12
+            papers("gradient")(found), one_hot.norm(dim=-1), rtol=1e-10, atol=1e-12
         )
 
 
@@ -270,7 +271,7 @@ class TestEncode:
         assert not data.train.eligible.any()
         model = encoder.classifier(0)
         for name in ("gradient", "input_x_gradient", "integrated_gradients"):
-            assert explain_tokens(model, data.train, measure(name)).isfinite().all()
+            assert explain_tokens(model, data.train, papers(name)).isfinite().all()
 
     def test_a_mask_in_the_text_is_eligible(self, roberta):
         data = encode(roberta, one_split(["<mask> good"]))
@@ -285,7 +286,7 @@ class TestWholeSplits:
         model.module.double()
         model.tokens_per_pass = 50
         tokens = data.train
-        found = explain_tokens(model, tokens, measure("input_x_gradient"))
+        found = explain_tokens(model, tokens, papers("input_x_gradient"))
         logits = model.predict(tokens.ids, tokens.lengths)
         assert found.shape == tokens.ids.shape and found.dtype == torch.float32
         for row in range(len(tokens)):

@@ -30,6 +30,8 @@ from bags import BagLearner, bag_texts
 from conftest import NORMALISED, randn, tiny_vit
 
 RECORDS = Path(__file__).parent / "records"
+PAPERS_PATH = "rule=riemann_right, baseline=zero, scaling=code, signed=false"
+"""Options of integrated gradients in the paper of Recursive ROAR."""
 
 Record = dict[str, Any]
 """`tables`, `rows` and `facts` hold numbers, `words` what people read."""
@@ -285,7 +287,7 @@ def babi(root: Path) -> Record:
     training = {"epochs": 2, "batch_size": 32, "learning_rate": 5e-3}
     result = fs.roar(
         "bundled:babi1",
-        measures=["attention", "integrated_gradients(steps=3)"],
+        measures=["attention", f"integrated_gradients(steps=3, {PAPERS_PATH})"],
         seeds=1,
         levels=[30, 60],
         limit=80,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 DEMO: Mapping[str, Any] = {
     "data": "bundled:babi1",
-    "methods": ("attention", "input_x_gradient"),
+    "methods": ("attention", "input_x_gradient(signed=false)"),
     "seeds": 3,
     "levels": (10, 30, 60),
 }
@@ -59,7 +59,7 @@ BOTH = {None: ("roar", "recursive"), True: ("recursive",), False: ("roar",)}
         "faithscope roar --demo",
         "faithscope roar --data 'babi:data/babi(task=1)' --seeds 5 --recursive",
         "faithscope roar --data reviews.csv --model hf:roberta-base \\",
-        "    --measures 'gradient,integrated_gradients(scaling=paper)' --levels 10,50,90 --dry-run",
+        "    --measures 'gradient,integrated_gradients(steps=20)' --levels 10,50,90 --dry-run",
         "faithscope roar --data cifar10:DIR --model 'vit(depth=6)' --epochs 20 --no-recursive",
     )
 )

@@ -15,6 +15,9 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Layer
 from faithscope.methods.method import layer_method
 
+Aggregate = Literal["normalised", "product"]
+"""How blocks are joined: by the product of their matrices, rows divided by their sums or not."""
+
 GRADIENT = ("attention", "attention_gradient")
 
 
@@ -43,6 +46,17 @@ def normalised_roll(row: Tensor, matrix: Tensor) -> Tensor:
     return roll(row, mixed / mixed.sum(-1, keepdim=True))
 
 
+def scaled(matrix: Tensor) -> Tensor:
+    """Each matrix [B, N, N] scaled to [0, 1]; a constant one is NaN."""
+    low, high = matrix.amin((1, 2), keepdim=True), matrix.amax((1, 2), keepdim=True)
+    return (matrix - low) / (high - low)
+
+
+def joined_roll(row: Tensor, matrix: Tensor, aggregate: str) -> Tensor:
+    """One step of a product of blocks, with the identity; "normalised", or the plain "product"."""
+    return normalised_roll(row, matrix) if aggregate == "normalised" else row + roll(row, matrix)
+
+
 def check_start(method: str, start_layer: int, layer: Layer) -> None:
     """Refuse a block to start from that is not there."""
     if not 0 <= start_layer < layer.depth:
@@ -62,15 +76,23 @@ def weighted_attention(layer: Layer, clamp: str = "heads") -> Tensor:
 
 
 @layer_method("rollout", in_papers=True)
-def rollout(row: Tensor, layer: Layer, *, start_layer: int = 0) -> Tensor:
+def rollout(
+    row: Tensor,
+    layer: Layer,
+    *,
+    start_layer: int = 0,
+    aggregate: Aggregate = "normalised",
+) -> Tensor:
     r"""Attention rolled out over all blocks, with the residual path (Abnar & Zuidema 2020).
 
     .. math:: M_l = \mathrm{rownorm}(\mathbb{E}_h A_l + I), \qquad J = M_{L-1} \cdots M_0
+
+    With aggregate="product" rows are not divided by their sums.
     """
     check_start("rollout", start_layer, layer)
     if layer.index < start_layer:
         return row
-    return normalised_roll(row, head_mean(layer.attention))
+    return joined_roll(row, head_mean(layer.attention), aggregate)
 
 
 @layer_method("transformer_mm", needs=GRADIENT, in_papers=True)
@@ -151,7 +173,7 @@ def _discard_smallest(matrix: Tensor, share: float, *, keep_first: bool) -> Tens
     return flat.masked_fill(dropped, 0).reshape_as(matrix)
 
 
-@layer_method("attention", needs=_if_gradient, modality="image")
+@layer_method("attention", needs=_if_gradient)
 def attention(
     row: Tensor,
     layer: Layer,
@@ -191,3 +213,32 @@ def attention(
     if aggregate == "normalised" or (aggregate == "auto" and not gradient):
         return normalised_roll(row, matrix)
     return row + roll(row, matrix)
+
+
+# Of texts: the same as in named_layer.py, of the last block, as the programs for BERT have it
+
+
+@layer_method("raw_attention", in_papers=True, modality="text")
+def raw_attention(row: Tensor, layer: Layer) -> Tensor:
+    r"""Attention that the read-out token pays in the last block, mean over heads.
+
+    .. math:: \mathbb{E}_h A_{L-1}[\mathrm{CLS}]
+    """
+    return roll(row, head_mean(layer.attention)) if layer.is_last else row
+
+
+@layer_method("grad_cam", needs=GRADIENT, in_papers=True, modality="text")
+def grad_cam(row: Tensor, layer: Layer, *, clamp: bool = True, minmax: bool = True) -> Tensor:
+    r"""Last block's attention, heads weighted by their mean gradient, scaled to [0, 1].
+
+    .. math:: \mathrm{minmax} \Big( \mathbb{E}_h \, \overline{G}_h \, A_{L-1}[h] \Big)^+
+        [\mathrm{CLS}], \qquad \overline{G}_h = \mathrm{mean}_{ij} \, G_{L-1}[h, i, j]
+
+    The matrix of all tokens is scaled, not its row; one that is constant is NaN.
+    """
+    if not layer.is_last:
+        return row
+    weights = layer.attention_gradient.mean((2, 3), keepdim=True)
+    matrix = head_mean(weights * layer.attention)
+    matrix = positive(matrix) if clamp else matrix
+    return roll(row, scaled(matrix) if minmax else matrix)

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from faithscope.data.text import Tokens
-from faithscope.methods.text import TokenEvidence
+from faithscope.data.vocabulary import PAD
+from faithscope.errors import FaithscopeError
+from faithscope.methods.method import METHODS, Method
+from faithscope.methods.text import Path, TokenEvidence, reads_words_only
 from faithscope.models import bilstm
 from faithscope.models.bilstm import Parameters, Reading
 from faithscope.models.recurrence import Counts
@@ -101,11 +104,40 @@ class Batch(Texts):
         return bilstm.classify(p, self.ids, self.lengths, self.eligible, *pair, counts)
 
 
+def check_measure(measure: Method) -> None:
+    """Refuse what needs a Transformer; of the family `attention` a BiLSTM has α, and no options."""
+    if _is_attention(measure):
+        if measure.options:
+            reason = "a BiLSTM has one attention weight for each token, α, and no blocks or heads"
+            raise FaithscopeError(
+                f"The measure '{measure.label}' cannot be run, since {reason}: leave its options "
+                "out.",
+                reason=reason,
+            )
+    elif not reads_words_only(measure):
+        reason = "it reads the blocks of a Transformer, which a BiLSTM has not"
+        raise FaithscopeError(
+            f"The measure '{measure.label}' cannot be run, since {reason}: leave it out, or train "
+            "an encoder (hf:…).",
+            reason=reason,
+        )
+
+
+def _is_attention(measure: Method) -> bool:
+    return measure.function is METHODS.of("text")["attention"].function
+
+
+def token_scores(measure: Method, evidence: TokenEvidence) -> Tensor:
+    """The scores of a measure, [B, T]; the measure `attention` is α."""
+    alpha = evidence.attention if _is_attention(measure) else None
+    return measure(evidence) if alpha is None else alpha
+
+
 def bilstm_evidence(
     p: Parameters,
     batch: Batch,
     needs: frozenset[str],
-    path: Sequence[tuple[float, float]],
+    path: Path,
     budget: int,
 ) -> list[TokenEvidence]:
     """What a measure reads, for each of M models, from as few passes as the budget allows."""
@@ -122,14 +154,25 @@ def bilstm_evidence(
         return [
             TokenEvidence(embeddings=e, attention=a) for e, a in zip(natural, weights, strict=True)
         ]
-    gradient = path_gradient(p, batch, reading, embedded, query, path, budget)
+    start = _path_start(p, batch, path.baseline)
+    gradient = path_gradient(p, batch, reading, embedded, query, path.points, budget, start)
     if "path_gradient" in needs:
-        pairs = zip(natural, gradient, strict=True)
-        return [TokenEvidence(embeddings=e, path_gradient=g) for e, g in pairs]
+        starts = [None] * len(natural) if start is None else _standing(start[:, 0], reading)
+        parts = zip(natural, starts, gradient, strict=True)
+        return [TokenEvidence(embeddings=e, baseline=b, path_gradient=g) for e, b, g in parts]
     table = p["main.embedding"]
     grams = table.transpose(1, 2) @ table
     found = zip(natural, gradient, grams, strict=True)
     return [TokenEvidence(embeddings=e, gradient=g, gram=w) for e, g, w in found]
+
+
+def _path_start(p: Parameters, batch: Batch, baseline: str) -> Tensor | None:
+    """The word embeddings where a path begins, in the order of reading; None at 0."""
+    if baseline == "zero":
+        return None
+    padded = batch.eligible if baseline == "pad" else torch.ones_like(batch.eligible)
+    reading = Reading.of(batch.ids.masked_fill(padded, PAD), batch.lengths)
+    return bilstm.look_up(p["main.embedding"], reading.both)
 
 
 def _standing(values: Tensor, reading: Reading) -> Tensor:
@@ -147,15 +190,19 @@ def path_gradient(
     query: Tensor | None,
     path: Sequence[tuple[float, float]],
     budget: int,
+    start: Tensor | None = None,
 ) -> Tensor:
-    """The gold logit's gradient summed over a path of (scale, weight): [M, B, T, E].
+    """The gold logit's gradient summed over a path of (share, weight): [M, B, T, E].
 
-    Scaling the embeddings scales their projection, so it is made once; and the gradient is summed
-    over the path before it is projected back.
+    What lies between two embeddings is projected to what lies between their projections, so these
+    are made once; and the gradient is summed over the path before it is projected back.
     """
     bias = (p["main.input_bias"] + p["main.hidden_bias"]).flatten(0, 1)[:, None, None]
     weight = p["main.input_weight"].flatten(0, 1)
     projected = (embedded.flatten(0, 1) @ weight.transpose(1, 2))[:, :, None]
+    if start is not None:
+        begun = (start.flatten(0, 1) @ weight.transpose(1, 2))[:, :, None]
+        bias, projected = bias + begun, projected - begun
     summed = torch.zeros_like(projected[:, :, 0])
 
     @cache

@@ -62,6 +62,41 @@ def conservative_lrp(
     return product.sum(-1).flatten(1)[:, evidence.prefix_tokens :].reshape(-1, rows, columns)
 
 
+@register_method(
+    "conservative_lrp",
+    granularity="token",
+    needs=("stream", "tapes"),
+    in_papers=True,
+    modality="text",
+    by_token=False,
+)
+def text_conservative_lrp(
+    evidence: Evidence,
+    *,
+    at: Literal["tokens", "words"] = "tokens",
+    norm: Literal["std", "mean_std", "none"] = "std",
+    activation: Literal["derivative", "ratio"] = "derivative",
+) -> Tensor:
+    r"""Tokens times their gradient, attention and the norms' deviations held constant.
+
+    .. math:: R_j = \sum_d e[j, d] \, \frac{\partial \tilde f_t}{\partial e[j, d]}
+
+    The rules of Ali et al. (2022) for whole models: :math:`\tilde f` as for images, e what enters
+    the first block ("tokens") or, the deviation of the embeddings' norm held constant too, the
+    word embeddings ("words").
+    """
+    found = conservative_gradient(evidence, norm=norm, activation=activation)
+    values = entered = evidence.tensor("entered").detach()
+    if at == "words":
+        stem, values = evidence.tape("stem"), evidence.embedded
+        with torch.enable_grad(), Simplified(norm, activation):
+            leaf = values.clone().requires_grad_(True)
+            tokens = stem.replay(stem.roots[0], leaf, evidence.tensor("entered"), "its embedding")
+            check_recomputed("The embedding", tokens, entered)
+            (found,) = torch.autograd.grad(tokens, leaf, found)
+    return evidence.to_map((values * found).sum(-1))
+
+
 def conservative_gradient(evidence: Evidence, *, norm: str, activation: str) -> Tensor:
     """The gradient of the simplified model at what enters the first block [B, N, D]."""
     head, target = evidence.tape("head"), evidence.target
@@ -237,7 +272,7 @@ class Simplified(TorchFunctionMode):
     ) -> Tensor:
         values = args[0]
         result: Tensor = func(*args, **kwargs)
-        if self.activation == "ratio" and name != "sigmoid":
+        if self.activation == "ratio" and name not in ("sigmoid", "tanh"):  # which saturate
             result = values * (result / values).masked_fill(values == 0, 0).detach()
         _, source = self._scaled.get(id(values), (values, values))
         self._activated[id(result)] = (result, source)

@@ -16,7 +16,7 @@ from torch import Tensor
 from faithscope.errors import FaithscopeError, choose
 from faithscope.methods.layout import Inputs, Layout, layout_of
 from faithscope.methods.relevance import Sweep
-from faithscope.models import Model, ViTView
+from faithscope.models import Model, TextModel, ViTView
 from faithscope.models.attention import Seen
 from faithscope.models.tape import Call, Tape
 
@@ -34,8 +34,10 @@ NEEDS = {
 
 TOKEN_NEEDS = {
     "attention": "the attention weight of every token",
-    "gradient": "d logit_gold / d word embedding",
-    "path_gradient": "its mean over inputs scaled from 0 to 1",
+    "gradient": "d logit_target / d word embedding",
+    "path_gradient": "its mean on the way from a baseline to the text",
+    "stream": "the tokens that enter the first block",
+    "stream_gradient": "d logit_target / d those tokens",
     "statistics": "the words and labels of the training split",
 }
 """What a method for text may declare that it reads."""
@@ -278,5 +280,6 @@ class Evidence:
                 self.tensor("logits"),
                 self.target,
                 rules,
+                of_texts=isinstance(self.model, TextModel),
             )
         return self.sweeps[rules]

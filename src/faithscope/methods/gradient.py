@@ -17,6 +17,15 @@ Integral = Literal[
 ]
 
 
+def check_steps(rule: str, steps: int) -> None:
+    """Refuse an integral of too few steps."""
+    least = 2 if rule == "riemann_trapezoid" else 1
+    if steps < least:
+        raise FaithscopeError(
+            f"integrated_gradients by {rule} needs steps of at least {least}, got {steps!r}."
+        )
+
+
 @register_method("gradient", granularity="pixel", needs=("gradient",))
 def gradient(evidence: Evidence) -> Tensor:
     r"""L2 norm over channels of the input gradient.
@@ -48,11 +57,7 @@ def integrated_gradients(
     """
     from captum.attr import IntegratedGradients
 
-    least = 2 if rule == "riemann_trapezoid" else 1
-    if steps < least:
-        raise FaithscopeError(
-            f"integrated_gradients by {rule} needs steps of at least {least}, got {steps!r}."
-        )
+    check_steps(rule, steps)
     explainer = IntegratedGradients(evidence.model.logits, multiply_by_inputs=True)
     try:
         attributions: Tensor = explainer.attribute(

@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from faithscope.errors import FaithscopeError
-from faithscope.methods.attention import check_start, head_mean, positive, roll
+from faithscope.methods.attention import (
+    Aggregate,
+    check_start,
+    head_mean,
+    joined_roll,
+    positive,
+    roll,
+    scaled,
+)
 from faithscope.methods.evidence import Evidence, Layer
 from faithscope.methods.method import layer_method, register_method
 from faithscope.methods.relevance import Descent, Rules
@@ -16,7 +24,7 @@ def _needs(*, gradient: bool, **_: object) -> tuple[str, ...]:
     return ("relevance", "attention", *(["attention_gradient"] if gradient else []))
 
 
-def _relevant_attention(layer: Layer, rules: str, gradient: bool) -> Tensor:
+def _relevant_attention(layer: Layer, rules: str, gradient: bool, *, clamp: bool = True) -> Tensor:
     """Positive relevance of attention, times its gradient if asked, mean over heads: [B, N, N]."""
     relevance = layer.relevance(rules)
     if relevance.shape != layer.attention.shape:  # which a view has checked
@@ -25,7 +33,7 @@ def _relevant_attention(layer: Layer, rules: str, gradient: bool) -> Tensor:
         )
     if gradient:
         relevance = relevance * layer.attention_gradient
-    return head_mean(positive(relevance))
+    return head_mean(positive(relevance) if clamp else relevance)
 
 
 @register_method("lrp", granularity="pixel", needs=("relevance", "tapes"), in_papers=True)
@@ -42,20 +50,46 @@ def lrp(evidence: Evidence, *, rules: Rules = "original") -> Tensor:
     return pixels.sum(1)
 
 
+@register_method(
+    "lrp",
+    granularity="token",
+    needs=("relevance",),
+    in_papers=True,
+    modality="text",
+    by_token=False,
+)
+def text_lrp(evidence: Evidence, *, rules: Rules = "original") -> Tensor:
+    """Relevance of every token, propagated from the logit to what enters the first block.
+
+    `rules` is "original" (what the literature evaluates as full LRP) or "conserving".
+    """
+    return evidence.to_map(evidence.sweep(rules).descend(0).sum(-1))
+
+
 @layer_method("partial_lrp", needs=_needs, in_papers=True)
 def partial_lrp(
-    row: Tensor, layer: Layer, *, rules: Rules = "original", gradient: bool = False
+    row: Tensor,
+    layer: Layer,
+    *,
+    rules: Rules = "original",
+    gradient: bool = False,
+    clamp: bool = True,
+    minmax: bool = False,
 ) -> Tensor:
     r"""Positive relevance of the last block's attention, mean over heads.
 
     .. math:: \mathbb{E}_h (C_{L-1})^+ [\mathrm{CLS}]
 
-    With `gradient`, relevance is multiplied by the attention's gradient before the clamp.
+    With `gradient`, relevance is multiplied by the attention's gradient before the clamp; with
+    `minmax` the matrix of all tokens is scaled to [0, 1], and a constant one is NaN.
     """
-    return roll(row, _relevant_attention(layer, rules, gradient)) if layer.is_last else row
+    if not layer.is_last:
+        return row
+    matrix = _relevant_attention(layer, rules, gradient, clamp=clamp)
+    return roll(row, scaled(matrix) if minmax else matrix)
 
 
-@layer_method("transformer_attribution", needs=_needs, in_papers=True)
+@layer_method("transformer_attribution", needs=_needs, in_papers=True, modality="image")
 def transformer_attribution(
     row: Tensor,
     layer: Layer,
@@ -63,14 +97,39 @@ def transformer_attribution(
     rules: Rules = "conserving",
     gradient: bool = True,
     start_layer: int = 0,
+    aggregate: Aggregate = "product",
 ) -> Tensor:
     r"""Gradient times relevance of attention, rolled out over all blocks (Chefer et al. 2021).
 
     .. math:: B_l = \mathbb{E}_h (G_l \odot C_l)^+, \qquad J = (I + B_{L-1}) \cdots (I + B_0)
 
-    Without `gradient`, :math:`B_l = \mathbb{E}_h (C_l)^+`.
+    Without `gradient`, :math:`B_l = \mathbb{E}_h (C_l)^+`; with aggregate="normalised" the rows of
+    each factor are divided by their sums.
     """
     check_start("transformer_attribution", start_layer, layer)
     if layer.index < start_layer:
         return row
-    return row + roll(row, _relevant_attention(layer, rules, gradient))
+    return joined_roll(row, _relevant_attention(layer, rules, gradient), aggregate)
+
+
+@layer_method("transformer_attribution", needs=_needs, in_papers=True, modality="text")
+def text_attribution(
+    row: Tensor,
+    layer: Layer,
+    *,
+    rules: Rules = "conserving",
+    gradient: bool = True,
+    start_layer: int = 0,
+    aggregate: Aggregate = "normalised",
+) -> Tensor:
+    r"""Gradient times relevance of attention, rolled out over all blocks (Chefer et al. 2021).
+
+    .. math:: B_l = \mathbb{E}_h (G_l \odot C_l)^+, \qquad J = M_{L-1} \cdots M_0,
+        \qquad M_l = \mathrm{rownorm}(I + B_l)
+
+    Without `gradient`, :math:`B_l = \mathbb{E}_h (C_l)^+`; with aggregate="product" rows are not
+    divided by their sums, as in the program for ViT.
+    """
+    return transformer_attribution(
+        row, layer, rules=rules, gradient=gradient, start_layer=start_layer, aggregate=aggregate
+    )

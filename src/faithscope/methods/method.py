@@ -131,9 +131,8 @@ class Method:
     @property
     def reads_model(self) -> bool:
         """Whether its scores change with the weights of the model."""
-        if self.modality == "text" and self.needs <= {"statistics"}:
-            return False
-        return not self.is_random
+        by_word = self.by_token and self.needs <= {"statistics"}
+        return not self.is_random and not by_word
 
     def __call__(self, evidence: Any) -> Tensor:
         """The maps of a batch, or its scores by token [B, T]; what are none is refused."""
@@ -207,6 +206,7 @@ def register_method(
     granularity: Granularity = "",
     needs: Needs = (),
     modality: str = "image",
+    by_token: bool | None = None,
     is_random: bool = False,
     in_papers: bool = False,
     propose: Propose | None = None,
@@ -214,14 +214,17 @@ def register_method(
     """Decorate a function of Evidence as a method; its keyword-only arguments are its options.
 
     `granularity` and `needs` may be functions of the options, where these change them. A method of
-    the modality "text" is a function of TokenEvidence and scores tokens. `propose` names the layer
-    that a method with the option `layer` should be given where there is no ViT.
+    the modality "text" is a function of TokenEvidence that scores tokens, unless by_token=False.
+    `propose` names the layer that a method with the option `layer` should be given where there is
+    no ViT.
     """
     choose("modality", modality, MODALITIES)
     size: Any = granularity
     if isinstance(granularity, str) and not granularity:
         size = "token" if modality == "text" else "any"
-    return _register(name, size, needs, False, is_random, in_papers, modality, propose)
+    by_token = modality == "text" if by_token is None else by_token
+    reads: Literal["batch", "token"] = "token" if by_token else "batch"
+    return _register(name, size, needs, reads, is_random, in_papers, modality, propose)
 
 
 def layer_method(
@@ -241,7 +244,7 @@ def layer_method(
     def decorate(function: F) -> F:
         for one in (modality,) if isinstance(modality, str) else modality:
             size = "token" if one == "text" else "patch"
-            _register(name, size, needs, True, False, in_papers, one)(function)
+            _register(name, size, needs, "layer", False, in_papers, one)(function)
         return function
 
     return decorate
@@ -251,14 +254,13 @@ def _register(
     name: str,
     granularity: Granularity,
     needs: Needs,
-    by_layer: bool,
+    reads: Literal["batch", "layer", "token"],
     is_random: bool,
     in_papers: bool,
     modality: str,
     propose: Propose | None = None,
 ) -> Callable[[F], F]:
-    by_token = modality == "text" and not by_layer
-    known = TOKEN_NEEDS if by_token else NEEDS
+    known = TOKEN_NEEDS if reads == "token" else NEEDS
     fixed = None if callable(needs) else tuple(as_list("kind of evidence", needs, str))
 
     def traits(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,8 +292,8 @@ def _register(
         made = Method(
             name,
             function,
-            by_layer=by_layer,
-            by_token=by_token,
+            by_layer=reads == "layer",
+            by_token=reads == "token",
             is_random=is_random,
             in_papers=in_papers,
             modality=modality,

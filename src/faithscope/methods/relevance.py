@@ -179,6 +179,9 @@ class Descent:
     tape: Tape
     rules: str
     where: str
+    of_texts: bool = False
+    """Whether to follow the published program for BERT where that for ViT does otherwise: the mask
+    is a summand of the scores, and queries, keys and values are three uses of a token."""
     cams: list[Tensor] = field(default_factory=list)
     _arrived: dict[int, list[tuple[str, Tensor]]] = field(default_factory=dict)
     _sides: set[int] = field(default_factory=set)
@@ -325,7 +328,12 @@ class Descent:
         kind = relevance.dtype  # a softmax may run in another
         query, key, value, product, attention, mixed = (part.detach().to(kind) for part in parts)
         to_attention, to_value = product_relevance(attention, value, mixed, relevance)
-        to_query, to_key = product_relevance(query, key.mT, product, to_attention)
+        to_product, scores = to_attention, seen.scores.detach().to(kind)
+        if self.of_texts:
+            to_product, _ = add_relevance(
+                scores, torch.zeros_like(scores), to_attention, self.rules
+            )
+        to_query, to_key = product_relevance(query, key.mT, product, to_product)
         self.cams.insert(0, to_attention.reshape(self.images, -1, *to_attention.shape[-2:]))
         for tensor, found, side in (
             (seen.query, to_query, True),
@@ -365,6 +373,8 @@ class Descent:
             return None
         apart = [part for kind, part in arrived if kind in ("sum", "norm", "pass")]
         added = [part for kind, part in arrived if kind not in ("sum", "norm", "pass")]
+        if self.of_texts and len(added) > 1:
+            added = [clone_relevance(tensor.detach(), *added)]
         uses = apart + (
             [torch.stack(added).sum(0) if len(added) > 1 else added[0]] if added else []
         )
@@ -435,11 +445,12 @@ class Sweep:
     logits: Tensor
     target: Tensor
     rules: str
+    of_texts: bool = False
 
     def __post_init__(self) -> None:
         choose("LRP rules", self.rules, get_args(Rules))
         start = torch.zeros_like(self.logits).scatter_(1, self.target[:, None], 1).detach()
-        descent = Descent(self.head, self.rules, "its head")
+        descent = Descent(self.head, self.rules, "its head", self.of_texts)
         with torch.no_grad():
             self.relevance = descent.run(self.logits, start, self.head.roots[0])
         self.reached = len(self.blocks)
@@ -459,7 +470,7 @@ class Sweep:
             call = self.calls[self.reached - 1]
             tape, tokens, output = run_on_tape(block, call, whole=True)
             check_recomputed(f"The block '{name}'", output, call.output, tokens)
-            descent = Descent(tape, self.rules, f"the block '{name}'")
+            descent = Descent(tape, self.rules, f"the block '{name}'", self.of_texts)
             with torch.no_grad():
                 self.relevance = descent.run(output, self.relevance, tokens)
             self.cam = torch.cat(descent.cams, dim=1) if descent.cams else self.relevance[:0]

@@ -103,13 +103,15 @@ class Node:
 class Attention:
     """One softmax attention: heads [B, heads, N, d], probabilities [B, heads, N, M].
 
-    `product` is that of queries and keys, `mixed` that of probabilities and values.
+    `product` is that of queries and keys, `scores` what the softmax read of it, scaled and masked,
+    `mixed` that of probabilities and values.
     """
 
     query: Tensor
     key: Tensor
     value: Tensor
     product: Tensor
+    scores: Tensor
     probabilities: Tensor
     mixed: Tensor
 
@@ -121,6 +123,7 @@ class _Softmax:
     query: Tensor
     key: Tensor
     product: Tensor
+    scores: Tensor
     probabilities: Tensor
 
 
@@ -384,13 +387,14 @@ class Tape(TorchFunctionMode):
     ) -> Tensor:
         """The plain formula of attention, noted as one operation."""
         product = query @ key.mT
-        scores = product * scale
-        made = (scores if bias is None else scores + bias).softmax(-1)
+        scores = product * scale if bias is None else product * scale + bias
+        made = scores.softmax(-1)
         if bias is not None:
             made = made.nan_to_num(0.0)  # a query that may look at nothing
         chances = self._probabilities(made)
         mixed: Tensor = chances @ value
-        self._note_attention(Attention(query, key, value, product, chances, mixed), scale, bias)
+        seen = Attention(query, key, value, product, scores, chances, mixed)
+        self._note_attention(seen, scale, bias)
         return mixed
 
     def _note_attention(
@@ -464,7 +468,8 @@ class Tape(TorchFunctionMode):
         query, factor = self._unscaled(first)
         with self:
             key = second.mT
-        self._softmaxes[id(chances)] = _Softmax(query, key, product.output / factor, chances)
+        found = _Softmax(query, key, product.output / factor, inputs[0], chances)
+        self._softmaxes[id(chances)] = found
         self._follow(chances)
         return chances
 
@@ -506,16 +511,16 @@ class Tape(TorchFunctionMode):
         held = self._softmaxes[id(args[0])]
         if self.is_overwritten(args[0]):
             self.changed.append("an operation in place")
-        parts = (held.query, held.key, held.product, held.probabilities)
+        parts = (held.query, held.key, held.product, held.scores, held.probabilities)
         if args[0].shape != held.probabilities.shape:  # images and heads were made one axis
             axes = args[0].shape[:-2]
             with self:
                 parts = (
-                    *(part.reshape(*axes, *part.shape[-2:]) for part in parts[:3]),
+                    *(part.reshape(*axes, *part.shape[-2:]) for part in parts[:4]),
                     args[0],
                 )
-        query, key, product, probabilities = parts
-        self._note_attention(Attention(query, key, args[1], product, probabilities, mixed))
+        query, key, product, scores, probabilities = parts
+        self._note_attention(Attention(query, key, args[1], product, scores, probabilities, mixed))
         return mixed
 
     def _einsum(self, args: tuple[Any, ...]) -> Tensor | None:

@@ -220,20 +220,27 @@ class TextClassifier:
         labels: Tensor,
         embeddings: Tensor,
         path: Sequence[tuple[float, float]],
+        start: Tensor | None = None,
     ) -> Tensor:
-        """The weighted sum of the gradients at several scales, as many of them as fit per pass."""
+        """The weighted sum of the gradients on a path, as many of its places as fit per pass.
+
+        `path` has the share of the way from `start`, 0 if there is none, and the weight of each
+        place; beyond the main part nothing changes.
+        """
         main = within(lengths, ids.shape[1])[..., None]
+        start = torch.zeros_like(embeddings) if start is None else start
         total = torch.zeros_like(embeddings)
         together = max(1, self.tokens_per_pass // ids.numel())
         for first in range(0, len(path), together):
             part = embeddings.new_tensor(path[first : first + together])
             count = len(part)
-            scales = torch.where(main, part[:, 0, None, None, None], 1)  # [A, B, T, 1]
+            shares = part[:, 0, None, None, None]
+            between = start + shares * (embeddings - start)  # [A, B, T, E]
             gradients = self.gradient(
                 ids.repeat(count, 1),
                 lengths.repeat(count),
                 labels.repeat(count),
-                (scales * embeddings).flatten(0, 1),
+                torch.where(main, between, embeddings).flatten(0, 1),
             )
             total += torch.einsum(
                 "a,abte->bte", part[:, 1], gradients.view(count, *embeddings.shape)

@@ -106,6 +106,22 @@ class TextModel(Model):
         """How many numbers the model reads of one text."""
         return int(inputs.ids.shape[1] * self.embedding.embedding_dim)
 
+    def padded(self, inputs: TokenInputs, *, keep_special: bool) -> TokenInputs:
+        """The same texts with [PAD] in the place of every token, or of all but special ones."""
+        pad = self.specials["pad"]
+        if pad is None:
+            reason = "its tokenizer has no pad token"
+            raise FaithscopeError(
+                f"{self.name} cannot be read with [PAD] as its words, since {reason}: choose "
+                "baseline=zero.",
+                reason=reason,
+            )
+        ids = torch.full_like(inputs.ids, pad)
+        if keep_special:
+            known = torch.tensor(sorted(self._never_ranked), device=ids.device)
+            ids = torch.where(torch.isin(inputs.ids, known), inputs.ids, ids)
+        return inputs.with_ids(ids)
+
     # Units
 
     def grid(self, height: int, width: int) -> tuple[int, int] | None:

@@ -226,11 +226,13 @@ def line_looks(
 ) -> dict[str, Look]:
     """A colour, a marker and a dash for every method; random ones come last and are grey.
 
-    Names that are reserved have the same colour whichever others there are.
+    Names that are reserved have the same colour whichever others there are, and whatever options:
+    the first of a name with several has it.
     """
     names = list(methods)
     own = [name for name in names if name not in randoms]
-    order = [*reserved, *(name for name in own if name not in reserved)]
+    kept = [next((n for n in own if n.partition("(")[0] == held), held) for held in reserved]
+    order = [*kept, *(name for name in own if name not in kept)]
     looks: dict[str, Look] = {}
     for name in own:
         place = order.index(name)

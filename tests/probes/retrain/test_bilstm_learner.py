@@ -13,10 +13,10 @@ import faithscope.probes.retrain.pack as pack
 from bilstm_tasks import benchmark, masked, rows_of, small_learner, split, task, train
 from faithscope.data.text import WordVectors
 from faithscope.data.text_sources import load_text
-from faithscope.methods.text import measure
 from faithscope.probes.retrain.bilstm import BiLSTMLearner
 from faithscope.probes.retrain.classification import classification_scores
 from faithscope.probes.retrain.learner import Recipe
+from measures import papers
 
 KINDS = pytest.mark.parametrize("paired", [False, True], ids=["single", "paired"])
 MEASURES = ("attention", "gradient", "input_x_gradient", "integrated_gradients")
@@ -137,9 +137,9 @@ class TestPack:
         learner = small_learner(plain)
         weights = [trained.weights for trained in train(learner.begin(data, seeds)).finish()]
         tokens = [part.validation for part in data]
-        together = learner.explain(weights, tokens, measure(name))
+        together = learner.explain(weights, tokens, papers(name))
         for mine, one, part in zip(together, weights, tokens, strict=True):
-            [alone] = learner.explain([one], [part], measure(name))
+            [alone] = learner.explain([one], [part], papers(name))
             torch.testing.assert_close(mine, alone, rtol=0, atol=1e-6)
 
 
@@ -156,7 +156,7 @@ class TestExplain:
     @pytest.mark.parametrize("tokens", [1, 300, 10**6])
     def test_how_much_goes_into_a_pass_does_not_matter(self, trained, name, tokens, monkeypatch):
         learner, weights, data = trained
-        given = (weights, [data.test, masked(data, 1).test], measure(name))
+        given = (weights, [data.test, masked(data, 1).test], papers(name))
         expected = learner.explain(*given)
         monkeypatch.setitem(module.TOKENS_PER_PASS, "cpu", tokens)
         for mine, other in zip(learner.explain(*given), expected, strict=True):
@@ -165,17 +165,17 @@ class TestExplain:
     @pytest.mark.parametrize("name", MEASURES)
     def test_each_text_as_alone_and_in_its_place(self, trained, name):
         learner, weights, data = trained
-        [found] = learner.explain(weights[:1], [data.test], measure(name))
+        [found] = learner.explain(weights[:1], [data.test], papers(name))
         assert found.shape == data.test.ids.shape and found.dtype == torch.float32
         for row in range(len(data.test)):
             part = rows_of(data.test, slice(row, row + 1))
-            [alone] = learner.explain(weights[:1], [part], measure(name))
+            [alone] = learner.explain(weights[:1], [part], papers(name))
             torch.testing.assert_close(found[[row]], alone, rtol=0, atol=1e-6)
 
     @pytest.mark.parametrize("name", MEASURES)
     def test_nothing_beyond_a_text(self, trained, name):
         learner, weights, data = trained
-        for found in learner.explain(weights, [data.test, data.test], measure(name)):
+        for found in learner.explain(weights, [data.test, data.test], papers(name)):
             inside = torch.arange(found.shape[1]) < data.test.lengths[:, None]
             assert (found[~inside] == 0).all() and (found >= 0).all()
             shown = data.test.eligible if name == "attention" else inside
@@ -183,26 +183,26 @@ class TestExplain:
 
     def test_nothing_beyond_a_text_whatever_the_measure(self, trained):
         learner, weights, data = trained
-        ones = replace(measure("attention"), function=lambda e: torch.ones_like(e.attention))
+        ones = replace(papers("attention"), function=lambda e: torch.ones_like(e.attention))
         [found] = learner.explain(weights[:1], [data.test], ones)
         assert torch.equal(found.sum(1), data.test.lengths.to(torch.float32))
 
     def test_attention_sums_to_one(self, trained):
         learner, weights, data = trained
-        [found] = learner.explain(weights[:1], [data.test], measure("attention"))
+        [found] = learner.explain(weights[:1], [data.test], papers("attention"))
         torch.testing.assert_close(found.sum(1), torch.ones(len(found)), rtol=0, atol=1e-6)
         assert (found[~data.test.eligible] == 0).all()
 
     @pytest.mark.parametrize("name", MEASURES)
     def test_twice_gives_the_same_bits(self, trained, name):
         learner, weights, data = trained
-        first, again = (learner.explain(weights[:1], [data.test], measure(name)) for _ in "ab")
+        first, again = (learner.explain(weights[:1], [data.test], papers(name)) for _ in "ab")
         assert torch.equal(first[0], again[0])
 
     def test_weights_are_not_changed(self, trained):
         learner, weights, data = trained
         before = {name: value.clone() for name, value in weights[0].items()}
-        learner.explain(weights[:1], [data.test], measure("integrated_gradients"))
+        learner.explain(weights[:1], [data.test], papers("integrated_gradients"))
         assert_same_bits(dict(weights[0]), before)
         assert not any(value.requires_grad for value in weights[0].values())
 
@@ -421,7 +421,7 @@ class TestShortTexts:
             assert all(value.isfinite().all() for value in trained.weights.values())
             assert np.isfinite(trained.scores["cross_entropy"])
         for name in MEASURES:
-            for found in learner.explain([t.weights for t in finished], [part] * 2, measure(name)):
+            for found in learner.explain([t.weights for t in finished], [part] * 2, papers(name)):
                 empty = part.lengths <= 2
                 assert found.isfinite().all() and not found[empty].any()
                 assert (found[~empty].sum(1) > 0).all()
@@ -432,7 +432,7 @@ class TestShortTexts:
         learner = small_learner(data)
         [trained] = train(learner.begin([data], [0])).finish()
         assert all(value.isfinite().all() for value in trained.weights.values())
-        [found] = learner.explain([trained.weights], [part], measure("attention"))
+        [found] = learner.explain([trained.weights], [part], papers("attention"))
         assert not found.any()
 
 
@@ -464,7 +464,7 @@ class TestBundledSample:
         eligible = data.test.eligible
         chance = (is_answer.sum(1) / eligible.sum(1)).mean()
         for name in ("input_x_gradient", "integrated_gradients"):
-            [found] = learner.explain([trained.weights], [data.test], measure(name))
+            [found] = learner.explain([trained.weights], [data.test], papers(name))
             top = found.masked_fill(~eligible, -1).argmax(1, keepdim=True)
             assert is_answer.gather(1, top).to(torch.float32).mean() > 3 * chance
 
@@ -548,7 +548,7 @@ class TestGPU:
                 kept = weights
             for name in MEASURES:
                 tokens = [part.test for part in both]
-                scores = learner.explain(kept, tokens, measure(name), [0, 1])
+                scores = learner.explain(kept, tokens, papers(name), [0, 1])
                 found[device, name] = torch.stack(scores)
         torch.testing.assert_close(found["cpu"], found["cuda"], rtol=0, atol=2e-4)
         for name in MEASURES:

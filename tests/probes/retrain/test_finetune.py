@@ -10,7 +10,6 @@ import transformers
 
 from encoders import ENCODERS, KEYWORDS, save_encoder, task
 from faithscope import FaithscopeError
-from faithscope.methods.text import measure
 from faithscope.models.text_classifier import within
 from faithscope.probes.retrain.finetune import (
     FinetuneLearner,
@@ -19,6 +18,7 @@ from faithscope.probes.retrain.finetune import (
     warm_up_and_decay,
 )
 from faithscope.probes.retrain.learner import Recipe
+from measures import papers
 
 RECIPE = Recipe(epochs=8, batch_size=16, learning_rate=5e-3, weight_decay=0.01)
 
@@ -65,7 +65,7 @@ class TestLearning:
         keywords = torch.tensor([data.words.index(word) for word in KEYWORDS])
         chance = (1 / tokens.eligible.sum(1)).mean()  # one word in each text is a keyword
         for label in ("gradient", "input_x_gradient", "integrated_gradients"):
-            [scores] = learner.explain([trained.weights], [tokens], measure(label), [0])
+            [scores] = learner.explain([trained.weights], [tokens], papers(label), [0])
             assert scores.shape == tokens.ids.shape and scores.dtype == torch.float32
             assert (scores >= 0).all()
             assert not scores[~within(tokens.lengths, tokens.ids.shape[1])].any()
@@ -218,7 +218,7 @@ class TestGPU:
         assert trained.scores["accuracy"] > 0.95
         other = learner_of(name, texts)
         for label in ("gradient", "input_x_gradient", "integrated_gradients"):
-            asked = ([trained.weights], [data.test], measure(label), [0])
+            asked = ([trained.weights], [data.test], papers(label), [0])
             torch.testing.assert_close(
                 learner.explain(*asked), other.explain(*asked), rtol=1e-3, atol=1e-4
             )
@@ -301,7 +301,7 @@ class TestLearner:
     def test_explains_several_models_each_by_its_weights(self, small):
         learner, data = small
         weights = [train(learner, data, seed).finish()[0].weights for seed in (0, 1)]
-        chosen = measure("gradient")
+        chosen = papers("gradient")
         both = learner.explain(weights, [data.test, data.validation], chosen, [0, 1])
         [second] = learner.explain([weights[1]], [data.validation], chosen, [1])
         [other] = learner.explain([weights[0]], [data.validation], chosen, [0])
@@ -311,8 +311,8 @@ class TestLearner:
     def test_attention_is_refused(self, small):
         learner, data = small
         for call in (
-            lambda: learner.check(measure("attention")),
-            lambda: learner.explain([{}], [data.test], measure("attention"), [0]),
+            lambda: learner.check(papers("attention")),
+            lambda: learner.explain([{}], [data.test], papers("attention"), [0]),
         ):
             with pytest.raises(FaithscopeError, match="'attention' needs one attention weight"):
                 call()
@@ -320,9 +320,9 @@ class TestLearner:
     @pytest.mark.parametrize("label", ["random", "mutual_information"])
     def test_measures_without_a_model_pass_the_check_only(self, small, label):
         learner, data = small
-        learner.check(measure(label))
+        learner.check(papers(label))
         with pytest.raises(FaithscopeError, match="does not ask the model"):
-            learner.explain([{}], [data.test], measure(label), [0])
+            learner.explain([{}], [data.test], papers(label), [0])
 
     def test_packs_are_refused(self, small):
         learner, data = small

@@ -127,8 +127,8 @@ def test_packs_keep_to_their_size_and_their_order(size):
 
 
 def test_ids_can_be_files_names():
-    wanted = ["integrated_gradients(steps=20)", "integrated_gradients(steps=20, scaling=paper)"]
-    jobs = made([*wanted, "input_x_gradient(signed=true)"], 2)
+    wanted = ["integrated_gradients(steps=20)", "integrated_gradients(steps=20, scaling=code)"]
+    jobs = made([*wanted, "input_x_gradient(signed=false)"], 2)
     for job in jobs.jobs:
         assert set(job.id) <= set("abcdefghijklmnopqrstuvwxyz0123456789_.-")
         assert not job.id.startswith(".")

@@ -28,6 +28,7 @@ from faithscope.runs.scheduler import Progress
 from faithscope.runs.tables import SCHEMAS, table_of_rows
 from faithscope.verdicts.sentences import TEST_METRICS
 from families import refused
+from measures import papers
 from roar_runs import make_roar
 
 LEVELS = [0, 20, 50, 80, 100]
@@ -256,12 +257,12 @@ def test_progress_goes_from_nothing_to_everything():
 def test_all_leaves_out_what_a_model_cannot_give_and_a_name_does_not():
     request = asked(measures="all", seeds=1)
     assert [card.label for card in request.plan.methods] == [
-        "gradient",
-        "input_x_gradient",
+        "gradient(norm=one_hot)",
+        "input_x_gradient(signed=false)",
         "random",
     ]
     assert [(left.name, left.why) for left in request.plan.left_out] == [
-        (name, f"A bag of words cannot give '{name}'")
+        (papers(name).label, f"A bag of words cannot give '{name}'")
         for name in ("attention", "integrated_gradients")
     ]
     result = request.run()

@@ -17,8 +17,14 @@ from faithscope.data.text import TextData, TokenData, Tokens
 from faithscope.data.vocabulary import Vocabulary
 from faithscope.errors import FaithscopeError
 from faithscope.methods import Method
-from faithscope.methods.bilstm import Texts, bilstm_evidence, stack
-from faithscope.methods.text import path_of
+from faithscope.methods.bilstm import (
+    Texts,
+    bilstm_evidence,
+    check_measure,
+    stack,
+    token_scores,
+)
+from faithscope.methods.text import Path, path_of
 from faithscope.models import bilstm
 from faithscope.models.bilstm import Parameters, Shape
 from faithscope.models.recurrence import Counts
@@ -110,7 +116,8 @@ class BiLSTMLearner:
         return self.shape(data).count()
 
     def check(self, measure: Method) -> None:
-        """A BiLSTM-attention model gives every measure."""
+        """A BiLSTM-attention model gives every measure that needs no Transformer."""
+        check_measure(measure)
 
     def begin(self, data: Sequence[TokenData], seeds: Sequence[int]) -> PackTraining:
         """Begin to train a pack, model i on data[i] with seeds[i]."""
@@ -126,12 +133,13 @@ class BiLSTMLearner:
         """Scores [N, T] of every model on its tokens: the same texts, masked in different ways."""
         p = {name: stack([w[name] for w in weights], self.device) for name in weights[0]}
         texts = Texts.of(tokens, self.device)
-        path = path_of(measure) if "path_gradient" in measure.needs else [(1.0, 1.0)]
+        path = path_of(measure) if "path_gradient" in measure.needs else Path()
         found = torch.zeros(texts.ids.shape, dtype=p["decoder.bias"].dtype, device=self.device)
         budget = self.tokens_per_pass
-        for rows in texts.by_length(budget // min(len(path), 10)):
+        for rows in texts.by_length(budget // min(len(path.points), 10)):
             batch = texts.at(rows)
-            scores = [measure(e) for e in bilstm_evidence(p, batch, measure.needs, path, budget)]
+            evidence = bilstm_evidence(p, batch, measure.needs, path, budget)
+            scores = [token_scores(measure, held) for held in evidence]
             steps = batch.ids.shape[2]
             found[:, rows, :steps] = torch.stack(scores) * batch.inside
         return list(found.float().cpu())

@@ -20,9 +20,12 @@ from faithscope.data.encoding import encode
 from faithscope.data.text import TextData, TokenData, Tokens
 from faithscope.errors import FaithscopeError
 from faithscope.methods import Method
-from faithscope.methods.encoder import explain_tokens
+from faithscope.methods.encoder import explain_blocks, explain_tokens
+from faithscope.methods.text import reads_words_only
+from faithscope.models import TextModel
 from faithscope.models.device import device_to_train_on
 from faithscope.models.text_classifier import Pretrained, TextClassifier, read_lengths
+from faithscope.models.text_model import text_model
 from faithscope.probes.retrain.classification import classification_scores, selection_score
 from faithscope.probes.retrain.learner import Learner, Recipe, Trained, Training, Weights
 from faithscope.rng import stream_keys
@@ -117,14 +120,32 @@ class FinetuneLearner(Learner):
         seeds: Sequence[int],
     ) -> list[Tensor]:
         self.check(measure)
-        if not measure.needs & {"gradient", "path_gradient"}:
+        if not measure.reads_model:
             raise FaithscopeError(f"The measure '{measure.label}' does not ask the model.")
         found = []
         with _random_state_kept(torch.device(self.device)):
             for state, part in zip(weights, tokens, strict=True):
                 self._explained.module.load_state_dict(state)
-                found.append(explain_tokens(self._explained, part, measure))
+                found.append(self._scores(part, measure))
         return found
+
+    def _scores(self, tokens: Tokens, measure: Method) -> Tensor:
+        """Scores [N, T] of a split by the module as it is."""
+        model = self._explained
+        if reads_words_only(measure):
+            return explain_tokens(model, tokens, measure)
+        return explain_blocks(
+            self._seen_inside,
+            tokens,
+            measure,
+            pad_id=model.pad_id,
+            tokens_per_pass=model.tokens_per_pass,
+        )
+
+    @cached_property
+    def _seen_inside(self) -> TextModel:
+        """The module to explain, with its blocks."""
+        return text_model(self._explained.module, self.checkpoint.tokenizer, name=self.name)
 
     @cached_property
     def _explained(self) -> TextClassifier:
@@ -132,12 +153,15 @@ class FinetuneLearner(Learner):
         return self.checkpoint.classifier(0, self.device)
 
     def check(self, measure: Method) -> None:
-        if "attention" in measure.needs:
+        if measure.label == "attention":
             reason = (
-                f"The measure '{measure.label}' needs one attention weight per token, but "
+                f"The measure 'attention' needs one attention weight per token, but "
                 f"'{self.name}' has several layers of many heads"
             )
-            raise FaithscopeError(f"{reason}: leave it out, or use the BiLSTM.", reason=reason)
+            advice = "say which, as rollout or raw_attention do, or use the BiLSTM"
+            raise FaithscopeError(f"{reason}: {advice}.", reason=reason)
+        if not reads_words_only(measure) and not measure.is_random:
+            self._seen_inside.require_vit(f"The measure '{measure.label}'")
 
 
 class Finetuning(Training):

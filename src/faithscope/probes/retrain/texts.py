@@ -15,7 +15,7 @@ from faithscope.data.text import TextData, TokenData, check_texts
 from faithscope.data.text_sources import describe, load_text
 from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import METHODS, Method, resolve_methods
-from faithscope.methods.text import TokenEvidence
+from faithscope.methods.text import ROAR, TokenEvidence
 from faithscope.methods.words import random_scores, word_information, word_scores
 from faithscope.probes.retrain.jobs import Jobs
 from faithscope.probes.retrain.learner import Learner, Masks, Scores
@@ -25,8 +25,6 @@ from faithscope.request import Given, Retrain
 from faithscope.runs.cards import DataCard, Majority, TextCard, Vectors
 from faithscope.runs.files import tensor_digest
 
-PRESET = ("attention", "gradient", "input_x_gradient", "integrated_gradients", "random")
-"""What measures="all" stands for: those of the paper."""
 EXAMPLES = 3
 """Test texts whose masks and scores are kept for people to look at."""
 
@@ -50,7 +48,7 @@ class TextModality(Modality):
         asked: list[Any] = []
         by_token = [held.label for held in METHODS.of("text").values() if held.by_token]
         for name in request.methods:
-            several = {"all": PRESET, "registered": by_token}
+            several = {"all": ROAR, "registered": ["attention", *by_token]}
             asked += several.get(name) or [given.methods.get(name, name)]
         return resolve_methods(asked, "text")
 
