@@ -19,10 +19,12 @@ from faithscope.models.text_model import TextModel
 
 ENCODERS = ("Bert", "Roberta", "DistilBert", "Electra", "DebertaV2", "MPNet")
 DECODERS = ("GPT2", "Llama")
+TYPED = ("Bert", "Electra")
+"""Those that tell the sides of a pair apart by types."""
 CLASSES = 3
 TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 TINY |= {"intermediate_size": 32, "hidden_dim": 32, "embedding_size": 16}
-TINY |= {"max_position_embeddings": 40, "num_labels": CLASSES, "type_vocab_size": 1}
+TINY |= {"max_position_embeddings": 64, "num_labels": CLASSES, "type_vocab_size": 1}
 TEXTS = (
     "it was a very good film",
     "bad",
@@ -49,7 +51,7 @@ def tokenizer(kind: str, *, mask: bool = True, pad: bool = True) -> PreTrainedTo
     made = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.decoder = decoders.WordPiece()
-    own = {"unk_token": unknown}
+    own: dict[str, Any] = {"unk_token": unknown}
     if kind not in DECODERS:
         ends = (end, vocabulary[end]), (start, vocabulary[start])
         of_roberta = kind in ("Roberta", "MPNet")
@@ -58,6 +60,8 @@ def tokenizer(kind: str, *, mask: bool = True, pad: bool = True) -> PreTrainedTo
         own |= {"cls_token": start, "sep_token": end}
     own |= {"mask_token": masked} if mask else {}
     own |= {"pad_token": pad_token} if pad else {}
+    if kind in TYPED:
+        own["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     return PreTrainedTokenizerFast(tokenizer_object=made, **own)
 
 
@@ -67,7 +71,7 @@ def config(kind: str, **options: Any) -> Any:
     made = getattr(transformers, f"{kind}Config")(
         vocab_size=size, pad_token_id=1, **{**TINY, **options}
     )
-    if kind in ("Bert", "Electra") and "type_vocab_size" not in options:
+    if kind in TYPED and "type_vocab_size" not in options:
         made.type_vocab_size = 2
     return made
 

@@ -20,7 +20,7 @@ from faithscope.data.tensors import as_tensor
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
 from faithscope.methods.layout import Inputs
-from faithscope.models import Model, TextModel
+from faithscope.models import Model, TextModel, TokenInputs
 from faithscope.models.device import as_float64
 from faithscope.models.layers import find_layer
 from faithscope.registry import (
@@ -417,12 +417,17 @@ def _numbered(made: Method, taken: Container[str]) -> Method:
 
 
 def callable_method(function: Callable[..., Any], modality: str = "image") -> Method:
-    """Wrap a user's ``function(module, images or texts, target) -> maps``."""
+    """Wrap a user's ``function(module, images or texts, target) -> maps``.
+
+    Of texts, `TokenInputs`, it may give a number for each unit, [B, n], or for each token, [B, T].
+    """
 
     def call(evidence: Evidence) -> Tensor:
         text = isinstance(evidence.model, TextModel)
         given = evidence.inputs if text else evidence.images
-        return as_maps(function(evidence.model.module, given, evidence.target), name)
+        made = as_maps(function(evidence.model.module, given, evidence.target), name)
+        by_token = isinstance(given, TokenInputs) and made.shape == given.ids.shape
+        return evidence.to_map(made) if by_token else made
 
     name = str(getattr(function, "__name__", type(function).__name__))
     return Method(name, call, modality=modality, summary="your own function")

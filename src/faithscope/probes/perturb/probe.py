@@ -129,7 +129,7 @@ class PerturbProbe:
         model = with_units(model, request)
         methods = chosen_methods(request, given, model.modality)
         data = _data(request, given, model)
-        target = _target(request, given, len(data))
+        target = _target(request, given, len(data), model.modality)
         if isinstance(data, IndexedImages):
             maps = fit_maps(opened, data)
         elif opened or isinstance(target, Tensor):
@@ -490,14 +490,14 @@ def _of_answers(model: Model) -> tuple[Doubt, ...]:
     return (Doubt(kind="probabilities", names=(last,)),)
 
 
-def _target(request: Perturb, given: Given, count: int) -> str | int | Tensor:
+def _target(request: Perturb, given: Given, count: int, noun: str) -> str | int | Tensor:
     if given.target is None:
         return request.target
     target: Tensor = given.target
     if count and target.shape != (count,):
         raise FaithscopeError(
             f"target must be 'predicted', 'label', a class or one class for each of the {count} "
-            f"samples, got shape {list(target.shape)}."
+            f"{noun}s, got shape {list(target.shape)}."
         )
     return target
 

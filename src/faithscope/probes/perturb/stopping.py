@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from faithscope.runs.cards import MethodCard, MetricCard, Stopping
@@ -35,9 +36,11 @@ class Tolerance:
         """Take in the scores of a shard, random draws averaged."""
         if "scores" not in tables:  # no image of the shard could be used
             return
-        scores = tables["scores"]["value"].to_numpy()
-        values = scores.reshape(len(self.metrics), -1, len(self.labels))
-        owner = np.array(self.labels)
+        scores, owner = tables["scores"], np.array(self.labels)
+        each = (pc.equal(scores["metric"], card.label) for card in self.metrics)
+        values = np.stack(
+            [scores.filter(own)["value"].to_numpy().reshape(-1, len(self.labels)) for own in each]
+        )
         self.parts.append(np.stack([_known_mean(values[..., owner == m]) for m in self.methods]))
 
     def sequences(self) -> dict[str, dict[str, SequenceCard]]:
