@@ -89,7 +89,7 @@ def test_names_in_a_page_do_nothing() -> None:
 
 def test_example_is_masked_step_by_step(result: fs.Result, page: str) -> None:
     example = examples(result, "attention", "recursive")
-    key = 8  # words of the legend
+    key = 11  # words of the legend
     count = len(example[0]["eligible"])
     words = Page(page).words[key:]
     before: set[int] = set()
@@ -103,7 +103,7 @@ def test_example_is_masked_step_by_step(result: fs.Result, page: str) -> None:
         assert new == set(row["masked"]) - before
         before = gone
     strongest = int(np.argmax(example[0]["scores"][1:-1]))
-    assert "shade-5 new" in words[strongest][0]
+    assert "plain-8 new" in words[strongest][0]
     assert "[CLS]" not in page
 
 
@@ -208,7 +208,7 @@ def test_long_texts_are_cut_and_texts_without_scores_are_plain() -> None:
     long = make_roar(words=words, measures=("attention", "random"))
     reader = Page(render_page(changed_examples(long, scores=[math.nan] * (len(words) + 2))))
     assert "… and 7 more" in reader.text and f"word{MOST_WORDS}" not in reader.text
-    assert not any("shade-5" in look for look, _ in reader.words[8:])
+    assert not any("plain-8" in look for look, _ in reader.words[11:])
     assert "masked step by step" not in render_page(with_rows(long, "examples", []))
 
 

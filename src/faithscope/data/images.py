@@ -61,7 +61,8 @@ class Batch:
 
     `keys` name a sample for its random draws: its name, or else its `digests` entry, the hash of
     its pixels. `photos` are rows and columns of the pictures that the images were made of, none
-    where nobody knows. Of a text model `images` are texts, and `words` what their units are called.
+    where nobody knows. Of a text model `images` are texts, `words` what their units are called, and
+    `seconds` where those of the second text of a pair begin.
     Shapes: images [B, C, H, W]; labels int64 [B] or None.
     """
 
@@ -74,6 +75,7 @@ class Batch:
     skipped: tuple[Skipped, ...] = ()
     photos: tuple[tuple[int, int] | None, ...] = ()
     words: tuple[tuple[str, ...], ...] = ()
+    seconds: tuple[int | None, ...] = ()
 
     def split(self, size: int) -> Iterator[Batch]:
         """Cut into batches of at most `size` images; none for a batch without images."""
@@ -82,8 +84,8 @@ class Batch:
             labels = None if self.labels is None else self.labels[part]
             names = (self.samples[part], self.keys[part], self.digests[part])
             places = self.positions[part]
-            shown = ((), self.photos[part], self.words[part])
-            yield Batch(self.images[part], labels, *names, places, *shown)
+            texts = (self.words[part], self.seconds[part])
+            yield Batch(self.images[part], labels, *names, places, (), self.photos[part], *texts)
 
 
 class ImageData(Protocol):

@@ -90,11 +90,19 @@ def picture_rows(
 
 
 def text_rows(
-    samples: Sequence[str], words: Sequence[Sequence[str]], maps: Mapping[str, Tensor]
+    samples: Sequence[str],
+    words: Sequence[Sequence[str]],
+    seconds: Sequence[int | None],
+    maps: Mapping[str, Tensor],
 ) -> dict[str, list[Any]]:
-    """The same of texts: the units of each as a list in JSON, and its maps [S, 1, n] by method."""
-    texts = [json.dumps(list(held), ensure_ascii=False).encode() for held in words]
-    shown = [("text", 1, len(held), text) for held, text in zip(words, texts, strict=True)]
+    """The same of texts: what their units are called, in JSON, and the maps [S, 1, n] by method.
+
+    `seconds` says where the units of the second text of a pair begin.
+    """
+    shown = []
+    for held, second in zip(words, seconds, strict=True):
+        content = json.dumps({"words": list(held), "second": second})
+        shown.append(("text", 1, len(held), content.encode()))
     return _with_maps(samples, shown, maps)
 
 

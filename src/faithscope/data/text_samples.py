@@ -156,6 +156,7 @@ class TextSamples(IndexedImages):
             digests=digests,
             positions=tuple(places),
             words=tuple(one.words for one in made),
+            seconds=tuple(one.second for one in made),
         )
 
 

@@ -27,7 +27,8 @@ SIDES = ("both", "first", "second")
 class Encoded:
     """One text, or one pair, as a model reads it.
 
-    `units` has the unit of each token, `words` what each unit is called.
+    `units` has the unit of each token, `words` what each unit is called; `second` is the first unit
+    of the second text where both of a pair are ranked.
     """
 
     ids: tuple[int, ...]
@@ -35,6 +36,7 @@ class Encoded:
     units: tuple[int, ...]
     words: tuple[str, ...]
     is_cut: bool = False
+    second: int | None = None
 
 
 def batch_of(texts: Sequence[Encoded]) -> TokenInputs:
@@ -220,7 +222,8 @@ class TextModel(Model):
         ]
         types = types or [0] * len(ids)
         if self.units == "tokens":
-            return self._by_token(ids, types, ranked, is_cut)
+            found = self._by_token(ids, types, ranked, is_cut)
+            return found if len(given) == 1 else replace(found, second=_second(found.units, sides))
         places: dict[tuple[int, int], int] = {}
         units, words = [], list[str]()
         for side, word, counts in zip(sides, made.word_ids, ranked, strict=True):
@@ -232,7 +235,8 @@ class TextModel(Model):
                 start, stop = made.word_to_chars(word, side)
                 words.append(given[side][start:stop])
             units.append(places[side, word])
-        return Encoded(tuple(ids), tuple(types), tuple(units), tuple(words), is_cut)
+        second = None if len(given) == 1 else _second(units, sides)
+        return Encoded(tuple(ids), tuple(types), tuple(units), tuple(words), is_cut, second)
 
     def _asks(self, side: int) -> bool:
         return self.side == "both" or SIDES.index(self.side) == side + 1
@@ -283,7 +287,8 @@ class TextModel(Model):
             token not in self._never_ranked and self._asks(side)
             for token, side in zip(ids, sides, strict=True)
         ]
-        return self._by_token(ids, types or [0] * len(ids), ranked)
+        found = self._by_token(ids, types or [0] * len(ids), ranked)
+        return replace(found, second=_second(found.units, sides))
 
 
 def name_of(token: str) -> str:
@@ -315,6 +320,13 @@ def word_embeddings(module: nn.Module) -> nn.Embedding | None:
     except (AttributeError, NotImplementedError):
         return None
     return found if isinstance(found, nn.Embedding) and hasattr(module, "config") else None
+
+
+def _second(units: Sequence[int], sides: Sequence[int | None]) -> int | None:
+    """The first unit of the second text of a pair, where units of both are ranked."""
+    pairs = [held for held in zip(units, sides, strict=True) if held[0] != NO_UNIT]
+    seconds = [unit for unit, side in pairs if side == 1]
+    return min(seconds) if 0 < len(seconds) < len(pairs) else None
 
 
 def text_model(

@@ -21,11 +21,13 @@ from faithscope.perturb import to_pixels
 from faithscope.report.style import (
     INK,
     MUTED,
+    NOTES,
+    SCALES,
     Drawing,
     check_suffix,
-    colours,
     given_axes,
     house_style,
+    ink,
     save_figure,
     wrap_label,
 )
@@ -33,11 +35,6 @@ from faithscope.report.style import (
 Array = NDArray[np.float64]
 
 MAPS_PER_LINE = 6
-NOTES = {
-    "nan": "not drawn: the map\nholds NaN or infinity",
-    "constant": "constant map:\nit ranks nothing",
-}
-SCALES = {"plain": ("lowest", "highest"), "signed": ("negative", "positive")}
 
 KEY = 0.62
 """Height of the key below the pictures, in inches."""
@@ -199,13 +196,6 @@ def paint(photograph: Array, values: Array) -> Cell:
     if kind in NOTES:
         return Cell(paper, "none", NOTES[kind])
     return Cell(ink(paper, scaled, kind), kind)
-
-
-def ink(paper: Array, scaled: Array, kind: str) -> Array:
-    """Colour values of -1…1 ("signed") or 0…1 ("plain"), the more opaque the stronger."""
-    opacity = 0.92 * np.abs(scaled)[..., None] ** 0.75
-    painted: Array = (1 - opacity) * paper + opacity * colours(scaled, kind)
-    return painted
 
 
 def to_bytes(picture: Array) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""The gallery of a page: every image that was kept, its maps, scores and removals, as plain data.
+"""The gallery of a page: every image or text that was kept, its maps, scores and removals, as data.
 
 The script of the page draws it. Numbers are rounded to what an eye can tell, maps are bytes.
 """
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from faithscope.report.removal import Removal, labels_of, removal_groups
 from faithscope.report.style import colours
+from faithscope.report.words import MOST_WORDS, STEPS, plain_word
+from faithscope.runs.checks import words_of
 from faithscope.verdicts.findings import Findings
 from faithscope.verdicts.statistics import spearman
 
@@ -25,18 +27,25 @@ Array = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 
 MOST_BYTES = 26_000_000
-"""Of galleries in one page; larger maps are halved first, then images are left out."""
+"""Of galleries in one page; larger maps are halved first, then samples are left out."""
 SMALL_SIDE = 28
 """Maps are not halved below this side."""
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """What the gallery shows of one sample: a file of the image, bytes of its maps by method."""
+    """What the gallery shows of one sample: itself as it was kept, bytes of its maps by method."""
 
     kind: str
     content: bytes
     maps: Mapping[str, tuple[str, Bytes]]
+
+    def itself(self) -> dict[str, Any]:
+        """An image as a file, a text as its words."""
+        if self.kind != "text":
+            return {"image": f"data:image/{self.kind};base64,{_text(self.content)}"}
+        words, second = words_of(self.content)
+        return {"words": [plain_word(word) for word in words], "second": second}
 
     def halved(self) -> Picture:
         """The same with large maps of half the side."""
@@ -47,7 +56,7 @@ class Picture:
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Everything the script needs (`data`), what can be chosen, and how many images there are."""
+    """Everything the script needs (`data`), what can be chosen, and how many samples there are."""
 
     data: Mapping[str, Any]
     classes: Mapping[int, str]
@@ -78,7 +87,8 @@ def make_gallery(found: Findings, *, most_bytes: int = MOST_BYTES) -> Gallery | 
         return _entry(found, places[sample["sample"]], sample, picture, flags, removals)
 
     entries = [entry(sample, pictures[sample["sample"]]) for sample in kept]
-    is_halved = bool(_sizes(entries)[-1] > most_bytes)
+    word = found.manifest.sample
+    is_halved = bool(_sizes(entries)[-1] > most_bytes) and word == "image"
     if is_halved:
         entries = [entry(sample, pictures[sample["sample"]].halved()) for sample in kept]
     fitting = max(1, int((_sizes(entries) <= most_bytes).sum()))
@@ -86,6 +96,9 @@ def make_gallery(found: Findings, *, most_bytes: int = MOST_BYTES) -> Gallery | 
     known = {flag for entry in entries for own in entry["flags"].values() for flag in own}
     classes = _classes(found, shown)
     data = {
+        "sample": word,
+        "most_words": MOST_WORDS,
+        "steps": STEPS,
         "methods": found.methods,
         "random": [card.is_random for card in cards.values()],
         "matched": [
@@ -165,7 +178,7 @@ def _entry(
         "target": sample["target"],
         "predicted": sample["predicted"],
         "p": _rounded(math.exp(sample["log_p0"])),
-        "image": f"data:image/{picture.kind};base64,{_text(picture.content)}",
+        **picture.itself(),
         "maps": [_map(*picture.maps[m]) if m in picture.maps else None for m in found.methods],
         "scores": [[_rounded(v) for v in row] for row in found.cube[:, :, place]],
         "flags": flags.get(sample["sample"], {}),
@@ -210,7 +223,7 @@ def _shares(salience: Array) -> Array:
 
 
 def disagreement(maps: Iterable[tuple[str, Bytes]]) -> float:
-    """How differently maps rank the same image: 1 - their mean rank correlation, pair by pair.
+    """How differently maps rank the same sample: 1 - their mean rank correlation, pair by pair.
 
     Maps are compared on the coarsest grid among them. 0 if they agree; 1 for unrelated maps; NaN
     with fewer than two maps that rank anything.

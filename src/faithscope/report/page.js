@@ -99,6 +99,7 @@ for (const kind of ["plain", "signed"]) {
 }
 
 const decode = async (sample) => {
+  if (sample.words) return null;
   const image = new Image();
   image.src = sample.image;
   await image.decode();
@@ -138,6 +139,32 @@ const overlay = (context, width, height, [kind, rows, columns, text]) => {
   context.putImageData(pixels, 0, 0);
 };
 
+// ---------------------------------------------------------------- texts
+// A word's place on the scale of its map: 0…1, or -1…1 on a signed one; null without a scale.
+const shares = (map) => {
+  if (!map || !colours[map[0]]) return null;
+  const signed = map[0] === "signed";
+  return [...bytes(map[3])].map((value) => (signed ? (value - 128) / 127 : value / 255));
+};
+
+// A text coloured by its map, with the classes that the page's other texts have.
+const colouredText = (sample, map, steps, most) => {
+  const line = element("p", { className: "text", dir: "auto" });
+  const values = shares(map);
+  const rest = (text) => line.append(element("span", { className: "rest", textContent: text }), " ");
+  sample.words.slice(0, most).forEach((word, i) => {
+    if (sample.second === i) rest("‖");
+    const span = element("span", { className: "word", textContent: word });
+    if (values) {
+      span.classList.add(`${map[0]}-${Math.round(steps * values[i])}`);
+      span.title = `salience ${number(values[i], 2)} on its scale`;
+    }
+    line.append(span, " ");
+  });
+  if (sample.words.length > most) rest(`… and ${(sample.words.length - most).toLocaleString("en")} more`);
+  return line;
+};
+
 // ---------------------------------------------------------------- the gallery
 const ITEMS = 20;
 const TILES = 60;
@@ -146,6 +173,8 @@ const makeGallery = (root) => {
   const data = JSON.parse(root.querySelector("script").textContent);
   const field = (name) => root.querySelector(`[data-field="${name}"]`);
   const list = root.querySelector(".items");
+  const ofTexts = data.sample === "text";
+  list.classList.toggle("texts", ofTexts);
   const count = root.querySelector(".count");
   const more = root.querySelector(".more");
   const own = data.methods.map((_, m) => m).filter((m) => !data.random[m]);
@@ -189,7 +218,7 @@ const makeGallery = (root) => {
     if (wanted("answer") === "right" && !(sample.label >= 0 && right)) return false;
     if (wanted("answer") === "wrong" && !(sample.label >= 0 && !right)) return false;
     const words = field("search").value.trim().toLowerCase();
-    const said = `${sample.id} ${caption(sample)}`.replaceAll("\u00a0", " ");
+    const said = [sample.id, caption(sample), ...(sample.words ?? [])].join(" ").replaceAll("\u00a0", " ");
     return !words || said.toLowerCase().includes(words);
   };
   const orders = {
@@ -214,16 +243,26 @@ const makeGallery = (root) => {
     });
   };
 
-  const tile = (sample, m, image) => {
+  // The map of a method, or the sample itself: an image on a canvas, a text in words.
+  const picture = (sample, image, map, label, most = Infinity) => {
+    if (!image) return colouredText(sample, map, data.steps, most);
     const canvas = element("canvas", { role: "img" });
-    canvas.setAttribute("aria-label", `${data.methods[m]} of ${caption(sample)}`);
+    canvas.setAttribute("aria-label", label);
+    paint(canvas, image, map);
+    return canvas;
+  };
+
+  const tile = (sample, m, image) => {
     const map = sample.maps[m];
-    if (map) paint(canvas, image, map);
+    const shown = map || ofTexts
+      ? picture(sample, image, map, `${data.methods[m]} of ${caption(sample)}`, data.most_words)
+      : element("canvas", { role: "img", "aria-label": `${data.methods[m]} of ${caption(sample)}` });
     const metric = Number(field("metric").value);
     const flags = flagsFor(sample, m);
-    const figure = element("figure", { className: "tile" }, canvas,
-      element("figcaption", {}, element("span", { className: "name", textContent: breakable(data.methods[m]) }),
-        element("span", { textContent: number(sample.scores[m][metric], 2) })));
+    const figcaption = element("figcaption", {},
+      element("span", { className: "name", textContent: breakable(data.methods[m]) }),
+      element("span", { textContent: number(sample.scores[m][metric], 2) }));
+    const figure = element("figure", { className: "tile" }, ...(ofTexts ? [figcaption, shown] : [shown, figcaption]));
     if (map && (map[0] === "constant" || map[0] === "nan")) {
       const said = flags.join(", ") || (map[0] === "nan" ? "nan_map" : "degenerate");
       figure.append(element("span", { className: "badge", textContent: said }));
@@ -234,15 +273,13 @@ const makeGallery = (root) => {
   };
 
   const item = (sample, position) => {
-    const canvas = element("canvas", { role: "img" });
-    canvas.setAttribute("aria-label", caption(sample));
     const open = element("button", { type: "button", className: "open", title: "Tell its story" },
-      canvas, element("span", { className: "caption", textContent: caption(sample) }),
+      element("span", { className: "caption", textContent: caption(sample) }),
       element("span", { className: "id", textContent: sample.id }));
     open.addEventListener("click", () => story(position));
     const tiles = element("div", { className: "tiles" });
     decode(sample).then((image) => {
-      paint(canvas, image);
+      if (image) open.prepend(picture(sample, image, null, caption(sample)));
       tiles.replaceChildren(...methodsShown().map((m) => tile(sample, m, image)));
     });
     return element("li", { className: "item" }, open, tiles);
@@ -258,11 +295,11 @@ const makeGallery = (root) => {
   };
   const update = () => {
     chosen = sorted(data.samples.filter(passes));
-    list.classList.toggle("single", field("method").value !== "all");
+    list.classList.toggle("single", field("method").value !== "all" && !ofTexts);
     list.replaceChildren();
     drawnItems = 0;
     const all = data.samples.length;
-    const total = `${all.toLocaleString("en")} image${all === 1 ? "" : "s"}`;
+    const total = `${all.toLocaleString("en")} ${data.sample}${all === 1 ? "" : "s"}`;
     count.textContent = chosen.length === all
       ? total : `${chosen.length.toLocaleString("en")} of ${total}`;
     drawMore();
@@ -276,7 +313,7 @@ const makeGallery = (root) => {
   root.querySelector("form").addEventListener("input", update);
   root.querySelector("form").addEventListener("reset", () => setTimeout(update));
 
-  // -------------------------------------------------------------- the story of one image
+  // -------------------------------------------------------------- the story of one sample
   const dialog = root.querySelector("dialog");
   let position = 0;
   const story = async (at) => {
@@ -284,13 +321,11 @@ const makeGallery = (root) => {
     const sample = chosen[at];
     const image = await decode(sample);
     if (sample !== chosen[position]) return;
-    const photo = element("canvas", { role: "img" });
-    photo.setAttribute("aria-label", caption(sample));
-    paint(photo, image);
     const said = sample.label >= 0 && sample.label !== sample.predicted
       ? `The model says ${className(sample.predicted)}, the label is ${className(sample.label)}.`
       : `The model says ${className(sample.predicted)}.`;
-    dialog.querySelector(".head").replaceChildren(photo, element("div", {},
+    dialog.querySelector(".head").replaceChildren(
+      ...(image ? [picture(sample, image, null, caption(sample))] : []), element("div", {},
       element("h3", { textContent: caption(sample) }),
       element("p", { textContent: `sample ${sample.id} · ${at + 1} of ${chosen.length}` }),
       element("p", { textContent: sample.target === sample.predicted ? said
@@ -308,9 +343,9 @@ const makeGallery = (root) => {
     dialog.scrollTop = 0;
   };
   const storyRow = (sample, m, image, groups, scale) => {
-    const canvas = element("canvas", { role: "img" });
-    canvas.setAttribute("aria-label", `${data.methods[m]}'s map`);
-    if (sample.maps[m]) paint(canvas, image, sample.maps[m]);
+    const map = sample.maps[m];
+    const shown = map || ofTexts ? picture(sample, image, map, `${data.methods[m]}'s map`)
+      : element("canvas", { role: "img", "aria-label": `${data.methods[m]}'s map` });
     const scores = element("dl", { className: "scores" });
     data.metrics.forEach((metric, i) => scores.append(
       element("dt", { textContent: `${metric.name} ${metric.up ? "↑" : "↓"}` }),
@@ -318,7 +353,7 @@ const makeGallery = (root) => {
     const flags = flagsFor(sample, m);
     const name = element("h4", { textContent: data.methods[m] });
     if (flags.length) name.append(element("span", { className: "badge", textContent: flags.join(", ") }));
-    const row = element("section", { className: "method" }, name, canvas);
+    const row = element("section", { className: ofTexts ? "method of-text" : "method" }, name, shown);
     if (data.random[m] && data.draws[m] > 1) {
       name.append(element("span", { className: "aside",
         textContent: `mean of ${data.draws[m]} draws; the map is the first` }));

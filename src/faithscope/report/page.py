@@ -18,8 +18,8 @@ from faithscope.markup import keep_together
 from faithscope.report.gallery import MOST_BYTES, colour_table
 from faithscope.report.sections import facts, overview, sections_of
 from faithscope.report.tables import written
-from faithscope.report.texts import SHADES
 from faithscope.report.trainings import mixed
+from faithscope.report.words import looks_of, word_styles
 from faithscope.request import Place, as_place
 from faithscope.runs.files import write_output
 from faithscope.verdicts.findings import Findings
@@ -63,7 +63,7 @@ def render_page(
         _environment()
         .get_template("page.html.j2")
         .render(
-            style=Markup(_source("page.css")),
+            style=Markup(f"{_source('page.css')}\n{word_styles()}"),
             script=Markup(script),
             script_hash=digest,
             version=__version__,
@@ -91,7 +91,7 @@ def _environment() -> Environment:
         finalize=keep_together,
     )
     environment.filters["json"] = _json
-    environment.globals["shades"] = SHADES
+    environment.globals["looks_of"] = looks_of
     return environment
 
 

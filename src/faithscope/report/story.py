@@ -9,7 +9,6 @@ Random attribution is drawn several times, since one draw on one image may be lu
 from __future__ import annotations
 
 import warnings
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
-from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
@@ -31,7 +28,6 @@ from faithscope.errors import FaithscopeError, choose
 from faithscope.models import Model
 from faithscope.perturb import to_pixels
 from faithscope.report.figures import (
-    SCALES,
     Cell,
     as_array,
     draw_scale,
@@ -46,14 +42,15 @@ from faithscope.report.style import (
     INK,
     LINE,
     MUTED,
+    SCALES,
     WORSE,
     Drawing,
     Look,
     check_suffix,
+    fit,
     house_style,
     save_figure,
     shorten,
-    wrap_label,
 )
 from faithscope.report.table import number
 from faithscope.verdicts.findings import Findings
@@ -495,31 +492,6 @@ def _limits(parts: Sequence[Array]) -> Limits:
     low, high = float(values.min()), float(values.max())
     spread = max(high - low, 1e-6)
     return low - (0.06 * spread if low < 0 else 0), high + 0.06 * spread
-
-
-def text_width(text: str, *, size: float, weight: str = "normal") -> float:
-    """How wide a line is, in inches."""
-    font = FontProperties(size=size, weight=weight)
-    return float(text_to_path.get_text_width_height_descent(text, font, False)[0]) / 72
-
-
-def fit(text: str, width: float, *, size: float, weight: str = "normal", lines: int = 1) -> str:
-    """Break or shorten a text so that no line of it is wider than so many inches."""
-    plain = "".join(letter if letter.isprintable() else " " for letter in text)
-
-    def tried(characters: int) -> str:
-        if lines == 1:
-            return shorten(plain, characters)
-        return wrap_label(plain, characters, lines=lines)
-
-    def too_wide(characters: int) -> bool:
-        widths = (
-            text_width(line, size=size, weight=weight) for line in tried(characters).split("\n")
-        )
-        return max(widths) > 0.97 * width  # screens round letters up to whole pixels
-
-    counts = range(4, max(5, len(plain) + 1))
-    return tried(counts[max(0, bisect_left(counts, True, key=too_wide) - 1)])
 
 
 def _tidy(axes: Axes, limits: Limits) -> None:

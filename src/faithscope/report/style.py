@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ import numpy as np
 from matplotlib import colormaps, style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
 
 from faithscope.errors import FaithscopeError
@@ -56,6 +59,12 @@ LEGEND = 2.4
 """Width of a legend at the right, in inches."""
 MOST_PIXELS = 60_000
 """Longest side matplotlib draws, with some room."""
+
+NOTES = {
+    "nan": "not drawn: the map\nholds NaN or infinity",
+    "constant": "constant map:\nit ranks nothing",
+}
+SCALES = {"plain": ("lowest", "highest"), "signed": ("negative", "positive")}
 
 _VARIABLES = {
     INK: "ink",
@@ -197,6 +206,13 @@ def colours(scaled: Array, kind: str) -> Array:
     return found
 
 
+def ink(paper: Array, scaled: Array, kind: str) -> Array:
+    """Colour values of -1…1 ("signed") or 0…1 ("plain"), the more opaque the stronger."""
+    opacity = 0.92 * np.abs(scaled)[..., None] ** 0.75
+    painted: Array = (1 - opacity) * paper + opacity * colours(scaled, kind)
+    return painted
+
+
 def wrap_label(text: str, width: int, *, lines: int = 3) -> str:
     r"""Break a label into lines at spaces, after ``_`` or before ``(``; the end of a long one goes.
 
@@ -218,6 +234,31 @@ def shorten(text: str, width: int) -> str:
     if len(text) <= width:
         return text
     return f"{text[: width // 2]}…{text[-(width // 2) :]}"
+
+
+def text_width(text: str, *, size: float, weight: str = "normal") -> float:
+    """How wide a line is, in inches."""
+    font = FontProperties(size=size, weight=weight)
+    return float(text_to_path.get_text_width_height_descent(text, font, False)[0]) / 72
+
+
+def fit(text: str, width: float, *, size: float, weight: str = "normal", lines: int = 1) -> str:
+    """Break or shorten a text so that no line of it is wider than so many inches."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text)
+
+    def tried(characters: int) -> str:
+        if lines == 1:
+            return shorten(plain, characters)
+        return wrap_label(plain, characters, lines=lines)
+
+    def too_wide(characters: int) -> bool:
+        widths = (
+            text_width(line, size=size, weight=weight) for line in tried(characters).split("\n")
+        )
+        return max(widths) > 0.97 * width  # screens round letters up to whole pixels
+
+    counts = range(4, max(5, len(plain) + 1))
+    return tried(counts[max(0, bisect_left(counts, True, key=too_wide) - 1)])
 
 
 def to_svg(figure: Figure, description: str) -> str:

@@ -7,15 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from faithscope.report.words import MOST_WORDS, Word, look_of, plain_word
 from faithscope.verdicts.findings import Findings
 from faithscope.verdicts.sentences import PROCEDURES
 
 Row = Mapping[str, Any]
 
-SHADES = 6
-"""Colours of words, from the least to the most important."""
-MOST_WORDS = 120
-"""Words of an example that are shown."""
 FIRST_WORDS = 6
 """Words of an example by which it is chosen."""
 UNKNOWN = ("[UNK]", "<unk>")
@@ -25,14 +22,6 @@ DECIDING = {
     "roar": "always those of the model of the unmasked texts",
 }
 """Of which model the scores are, by procedure."""
-
-
-class Word(NamedTuple):
-    """A word with the class of its look, and its score in words."""
-
-    text: str
-    look: str
-    said: str = ""
 
 
 class Masking(NamedTuple):
@@ -108,21 +97,16 @@ def _steps(rows: Mapping[int, Row], is_relative: bool) -> dict[str, list[Word]]:
 
 def _word(word: str, value: float | None, top: float, gone: bool, before: bool) -> Word:
     if before:
-        return Word(_plain(word), "gone")
+        return Word(plain_word(word), "gone")
     share = 0.0 if value is None or not top else abs(value) / top
-    shade = f"shade-{min(SHADES - 1, math.ceil(share * SHADES - 0.5))}"
+    shade = look_of("plain", share)
     said = "" if value is None else f"importance {value:.3g}"
-    return Word(_plain(word), f"{shade} new" if gone else shade, said)
-
-
-def _plain(word: str) -> str:
-    """A word without the signs by which tokenizers mark its beginning."""
-    return word.lstrip("Ġ▁") or word
+    return Word(plain_word(word), f"{shade} new" if gone else shade, said)
 
 
 def _name(row: Row) -> str:
     """The number of a text and its first words, which distinguish it from the others."""
-    words = [_plain(row["words"][at]) for at in row["eligible"]]
+    words = [plain_word(row["words"][at]) for at in row["eligible"]]
     beginning = " ".join(words[:FIRST_WORDS]) + " …" * (len(words) > FIRST_WORDS)
     return f"{row['index'] + 1:,}: {beginning}"
 

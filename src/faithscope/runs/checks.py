@@ -6,6 +6,7 @@ of unknown names, given twice or missing would be a wrong number or a traceback 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -205,10 +206,29 @@ def _are_spans(plan: Plan, table: pa.Table) -> bool:
 
 
 def _have_pixels(plan: Plan, table: pa.Table) -> bool:
-    """A map has a byte for every pixel; an image is a file."""
+    """A map has a byte for every pixel or word; an image is a file, a text is its words."""
     size = pc.multiply(table["height"].cast("int64"), table["width"].cast("int64"))
     fits = pc.equal(pc.binary_length(table["content"]).cast("int64"), size)
-    return _all(pc.or_(fits, pc.equal(table["method"].cast("string"), "")))
+    texts = table.filter(pc.equal(table["kind"].cast("string"), "text"))
+    pairs = zip(texts["width"].to_pylist(), texts["content"].to_pylist(), strict=True)
+    are_texts = all(len(words_of(content)[0]) == width for width, content in pairs)
+    return are_texts and _all(pc.or_(fits, pc.equal(table["method"].cast("string"), "")))
+
+
+def words_of(content: bytes) -> tuple[list[str], int | None]:
+    """The units of a kept text, and where those of a second text begin; a ValueError if it is none.
+
+    >>> words_of(b'{"words": ["good", "film"], "second": null}')
+    (['good', 'film'], None)
+    """
+    held = json.loads(content)
+    known = held if isinstance(held, dict) else {}
+    words, second = known.get("words"), known.get("second")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError("a text of pictures has no words")
+    if second is not None and second not in range(len(words)):
+        raise ValueError("a text of pictures has no second text")
+    return words, second
 
 
 def _have_words(plan: Plan, table: pa.Table) -> bool:

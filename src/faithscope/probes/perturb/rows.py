@@ -189,7 +189,7 @@ def _pictures(setup: Setup, answers: Answers) -> dict[str, list[Any]]:
     count = len(next(iter(maps.values()), ()))
     batch, model = answers.batch, setup.model
     if batch.words:
-        return text_rows(batch.samples, batch.words[:count], maps)
+        return text_rows(batch.samples, batch.words[:count], batch.seconds[:count], maps)
     images = batch.images[:count]
     return picture_rows(batch.samples, images, maps, mean=model.mean, std=model.std)
 
