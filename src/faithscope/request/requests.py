@@ -469,6 +469,7 @@ class Retrain(Request):
             "the name of a fill",
             "fill",
             metavar="NAME",
+            axis=True,
             choices="fill",
             meanings={
                 "None": "Of texts: masked tokens become the mask token.",
@@ -481,6 +482,7 @@ class Retrain(Request):
         Option(
             "Of images, what is ranked and masked. [default: pixels]",
             noun="units",
+            axis=True,
             meanings={
                 "None": "Of texts: tokens are ranked and masked.",
                 "pixels": "Single pixels are ranked and masked.",
