@@ -99,6 +99,7 @@ def make_roar(
         ),
         "sparsity": _sparsity(data, model, measures, seeds),
         "examples": _examples(words, label, measures, procedures, levels, whole),
+        "pictures": [],
         "tasks": [],
     }
     texts = TextCard(

@@ -89,6 +89,15 @@ def picture_rows(
     return _with_maps(samples, shown, maps)
 
 
+def example_name(example: Mapping[str, Any]) -> str:
+    """What the picture of an example of a run that trains is called, by its row.
+
+    >>> example_name({"index": 0, "measure": "rollout", "procedure": "roar", "k": 30, "seed": 2})
+    '0 rollout roar 30 2'
+    """
+    return " ".join(str(example[key]) for key in ("index", "measure", "procedure", "k", "seed"))
+
+
 def text_rows(
     samples: Sequence[str],
     words: Sequence[Sequence[str]],

@@ -207,7 +207,7 @@ class CurveEnd(TrainingMetric):
 
     name: ClassVar[str] = "end"
     higher_is_better: ClassVar[bool] = False
-    equation: ClassVar[str] = "p at the highest level below 100 %, or the largest number of tokens"
+    equation: ClassVar[str] = "p at the highest level below 100 %, or at the highest count"
 
     def score(self, curves: Curves) -> CurveScores:
         """The lower, the more was lost."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from faithscope.errors import choose
 from faithscope.report import lines
+from faithscope.report.masked_image import masked_image
 from faithscope.report.style import (
     BAND,
     BETTER,
@@ -565,7 +566,9 @@ def _draw_dot(axes: Axes, middle: float, ends: Array, y: float, colour: str) -> 
     axes.plot(middle, y, marker="o", markersize=3.8, color=colour)
 
 
-OF_TRAININGS: Sequence[Callable[[Findings], Plot | None]] = (lines.performance, lines.sparsity)
+OF_TRAININGS: Sequence[Callable[[Findings], Plot | None]] = (
+    *(lines.performance, masked_image, lines.sparsity),
+)
 OF_SAMPLES: Sequence[Callable[[Findings], Plot | None]] = (
     *(intervals, radar, lines.removal),
     *(correlations, lines.k_choice),

@@ -10,6 +10,7 @@ from typing import Any
 from faithscope.perturb import FILLS
 from faithscope.report import lines, plots
 from faithscope.report.gallery import MOST_BYTES, Gallery, make_gallery
+from faithscope.report.masked_image import masked_image
 from faithscope.report.style import Plot
 from faithscope.report.table import Table, duration
 from faithscope.report.tables import sample_word, scores_table, sensitivity_of, written
@@ -86,6 +87,7 @@ def sections_of(
             racu({"": found}),
             _of(lines.performance(found)),
             texts(found),
+            _of(masked_image(found)),
             _of(lines.sparsity(found)),
             levels(found),
             both_ends({"": found}),
@@ -256,6 +258,8 @@ def protocol(found: Findings) -> Section:
         facts.append(("metric", TEST_METRICS[about.metric], chosen))
     known = options(type(found.manifest.plan.request))
     for name, value in found.manifest.protocol.items():
+        if name == "specials" and not found.sparsity.num_rows:
+            continue
         meaning = known[name].meaning(value)
         if name == "fill" and value is not None:
             meaning = meaning.format(summary=FILLS[value].summary) if value in FILLS else ""

@@ -46,7 +46,7 @@ def masked_texts(found: Findings) -> list[Text]:
     def place(row: Row) -> tuple[int, int]:
         return row["seed"], row["index"]
 
-    rows = sorted(found.examples.to_pylist(), key=place)
+    rows = sorted((row for row in found.examples.to_pylist() if row["words"]), key=place)
     groups = [list(own) for _, own in groupby(rows, key=place)]
     groups.sort(key=lambda own: sum(word in UNKNOWN for word in own[0]["words"]))
     return [Text(_name(own[0]), _about(own[0]), list(_maskings(found, own))) for own in groups]

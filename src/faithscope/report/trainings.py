@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from faithscope.report.table import PERCENT, Cell, Form, Number, Table, duration
+from faithscope.runs.cards import plural
 from faithscope.verdicts.findings import Findings
 from faithscope.verdicts.sentences import PROCEDURES, TEST_METRICS, in_words
 from faithscope.verdicts.statistics import interval_or_nan
@@ -297,7 +298,7 @@ def _form(metric: str, share: Form) -> Form:
 def _level(strategy: str, k: int, unit: str = "token") -> str:
     if strategy == "relative":
         return f"{k} %"
-    return f"{k} {unit}{('es' if unit == 'patch' else 's') * (k != 1)}"
+    return f"{k} {unit if k == 1 else plural(unit)}"
 
 
 def _word(results: Results, name: str) -> str:

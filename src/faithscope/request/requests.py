@@ -471,6 +471,7 @@ class Retrain(Request):
             "the name of a fill",
             "fill",
             metavar="NAME",
+            axis=True,
             choices="fill",
             modality="image",
             meanings={"": "Masked units are replaced: {summary}."},
@@ -481,6 +482,7 @@ class Retrain(Request):
         Option(
             "Of images, what is ranked and masked. [default: pixels]",
             noun="units",
+            axis=True,
             modality="image",
             meanings={
                 "pixels": "Single pixels are ranked and masked.",

@@ -142,6 +142,15 @@ class Vectors(Typed):
     size: Whole
 
 
+def plural(word: str) -> str:
+    """Several of a thing.
+
+    >>> plural("token"), plural("patch")
+    ('tokens', 'patches')
+    """
+    return f"{word}es" if word.endswith("ch") else f"{word}s"
+
+
 class SplitsCard(Typed):
     """What is known of data to train on, texts or images."""
 
@@ -163,7 +172,7 @@ class SplitsCard(Typed):
     @property
     def units(self) -> str:
         """Several of them."""
-        return f"{self.unit}s" if self.unit != "patch" else "patches"
+        return plural(self.unit)
 
     @property
     def cut(self) -> int:

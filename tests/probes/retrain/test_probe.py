@@ -178,7 +178,7 @@ def test_sparsity_is_of_every_measure_and_seed(result):
 def test_a_result_is_saved_and_read(result, tmp_path):
     result.save(tmp_path / "run")
     found = fs.load_result(tmp_path / "run")
-    assert {*found.tables} == {"scores", "trainings", "sparsity", "examples", "tasks"}
+    assert {*found.tables} == {"scores", "trainings", "sparsity", "examples", "pictures", "tasks"}
     for name, table in found.tables.items():
         assert table.equals(result.tables[name])
     files = found.manifest.files
@@ -337,7 +337,7 @@ def invented(
         own = {"job": f"{name}-{procedure}-{k}-{seed}", "value": value(*place), "seconds": 60.0}
         rows.append(change({**row, **own}))
     task = {**EXPLAINING, "method": like.methods[0]}
-    made = {"trainings": rows, "tasks": [task], "sparsity": [], "examples": []}
+    made = {"trainings": rows, "tasks": [task], "sparsity": [], "examples": [], "pictures": []}
     tables = {name: table_of_rows(name, held) for name, held in made.items()}
     data = like.manifest.data
     sizes = {"train": 80, "validation": 10, "test": tested}

@@ -1,8 +1,13 @@
 """Packs of Vision Transformers: each model is the one that would be trained alone."""
 
+import os
+import signal
+from multiprocessing import get_context
+
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 import faithscope as fs
 from faithscope import api
@@ -11,7 +16,15 @@ from faithscope.methods import METHODS, method
 from faithscope.models.vit_pack import ViTShape, answer, flatten, initial, unflatten
 from faithscope.probes.retrain.images import PRESET
 from faithscope.probes.retrain.learner import Recipe
-from faithscope.probes.retrain.vit import ViTLearner, ViTOptions, _moved
+from faithscope.probes.retrain.vit import (
+    MOST_NORM,
+    SMOOTHING,
+    ViTLearner,
+    ViTOptions,
+    ViTTraining,
+    _moved,
+    _normalised,
+)
 from families import refused
 from small_images import MODEL, SMALL, corner_images
 
@@ -39,6 +52,20 @@ def train(training):
     return training
 
 
+def same_bits(one, other):
+    """Two runs have the same scores, curves and pictures."""
+    for name in ("scores", "trainings", "pictures"):
+        columns = [c for c in one.get_table(name).column_names if c != "seconds"]
+        mine, theirs = (run.get_table(name).select(columns) for run in (one, other))
+        assert str(mine.to_pylist()) == str(theirs.to_pylist()), name  # NaN is NaN
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """A run that nothing stopped."""
+    return fs.roar(corner_images(), MODEL, **SMALL)
+
+
 class TestThePack:
     def test_answers_as_timm_does_model_by_model(self):
         shape = ViTShape((8, 12), 3, 5, dim=24, depth=2, heads=2, mlp=2.0, patch=4)
@@ -50,6 +77,50 @@ class TestThePack:
             module = shape.module().eval().double()
             module.load_state_dict(start)
             torch.testing.assert_close(module(images[place]), logits[place])
+
+    def test_takes_the_steps_of_adamw_that_timm_takes(self, monkeypatch):
+        """Losses, gradients and two steps in float64, model by model."""
+        monkeypatch.setattr(ViTLearner, "dtype", torch.float64)
+        own = learner()
+        intact = data_of(own)
+        data = [intact, half_masked(intact, 1)]
+        pack = own.begin(data, [0, 1])
+        pack.parameters = {
+            name: value.detach().double().requires_grad_(True)
+            for name, value in pack.parameters.items()
+        }
+        pack.colours = tuple(colour.double() for colour in pack.colours)
+        pack.optimizer = pack.make_optimizer()
+        rows, moves = pack.draws(0)
+        modules, optimizers = [], []
+        for seed in (0, 1):
+            module = pack.shape.module().double()
+            module.load_state_dict(initial(pack.shape, seed))
+            named, (heavy, light) = dict(module.named_parameters()), pack.shape.halves()
+            groups = [
+                {"params": [named[name] for name in heavy], "weight_decay": 0.05},
+                {"params": [named[name] for name in light], "weight_decay": 0.0},
+            ]
+            modules.append(module)
+            optimizers.append(torch.optim.AdamW(groups, lr=2e-3))
+        for at in range(2):
+            losses = pack.step(rows[at], moves[at], 2e-3)
+            found = unflatten(pack.shape, tuple(pack.parameters.values()))
+            slopes = unflatten(pack.shape, tuple(p.grad for p in pack.parameters.values()))
+            for place, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
+                images = pack.images["train"][place : place + 1, rows[at, place]]
+                moved, inside = _moved(images, moves[at, place : place + 1])
+                seen = torch.where(inside, _normalised(moved, pack.colours), 0.0)[0]
+                targets = pack.targets[rows[at, place]]
+                loss = cross_entropy(module(seen), targets, label_smoothing=SMOOTHING)
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(module.parameters(), MOST_NORM)
+                optimizer.step()
+                torch.testing.assert_close(losses[place], loss.detach())
+                for name, parameter in module.named_parameters():
+                    torch.testing.assert_close(slopes[name][place], parameter.grad)
+                    torch.testing.assert_close(found[name][place].detach(), parameter.detach())
 
     def test_trains_every_model_as_it_would_be_trained_alone(self):
         own = learner()
@@ -194,14 +265,16 @@ class TestRoar:
         racu = [row for row in result.scores.to_pylist() if row["metric"] == "racu"]
         assert len(racu) == 3 * 2 * 2 and any(np.isfinite(row["value"]) for row in racu)
         assert result.trainings.num_rows == 3 * 2 * 3 * 4 * 5
-        assert not result.examples.num_rows and not result.sparsity.num_rows
+        assert not result.sparsity.num_rows
+        assert len(result.examples) == len(result.pictures) == 3 * 2 * 4
         assert result.manifest.data.images.height == 8
         assert result.manifest.protocol["fill"] == "mean"
         page = result.report(tmp_path / "page.html").read_text("utf-8")
         for said in ("pixels masked", "32 test images", "own mean, per channel", "8×8 pixels"):
             assert said in page
         words = page[page.index("<body") :]
-        assert "okens" not in words.replace("Of texts: masked tokens", ""), words
+        assert "One image, masked step by step" in words
+        assert "okens" not in words.replace("Allegedly Important Tokens", "")
         again = result.rescore(["racu(clip=false)"])
         assert again.metrics == ["racu(clip=false)"]
 
@@ -224,10 +297,7 @@ class TestRoar:
         result = fs.roar(corner_images(), MODEL, **{**SMALL, "procedures": "roar", **options})
         assert result.manifest.protocol["units"] == options.get("units", "pixels")
 
-    def test_resumes_with_the_same_bits_and_travels(self, tmp_path, monkeypatch):
-        from faithscope.probes.retrain.vit import ViTTraining
-
-        whole = fs.roar(corner_images(), MODEL, out=tmp_path / "whole", **SMALL)
+    def test_resumes_with_the_same_bits_and_travels(self, whole, tmp_path, monkeypatch):
         real, begun = ViTTraining.run_epoch, []
 
         def run_epoch(self):
@@ -242,13 +312,64 @@ class TestRoar:
                 fs.roar(corner_images(), MODEL, out=tmp_path / "half", **SMALL)
         parcel = api.pack_run(tmp_path / "half", tmp_path / "half.tar.gz", states=True)
         api.unpack_run(parcel.file, tmp_path / "there")
-        again = fs.roar(corner_images(), MODEL, out=tmp_path / "there", **SMALL)
-        for name in ("scores", "trainings"):
-            columns = [c for c in whole.get_table(name).column_names if c != "seconds"]
-            one, other = (r.get_table(name).select(columns) for r in (whole, again))
-            assert str(one.to_pylist()) == str(other.to_pylist()), name  # NaN is NaN
+        same_bits(whole, fs.roar(corner_images(), MODEL, out=tmp_path / "there", **SMALL))
+
+    @pytest.mark.parametrize(
+        ("owner", "name", "call"),
+        [(ViTTraining, "run_epoch", 4), (ViTLearner, "explain", 5), (ViTTraining, "finish", 2)],
+    )
+    def test_kill_9_costs_no_bit(self, owner, name, call, whole, tmp_path, monkeypatch):
+        """In an epoch of the second pack, in the second thing that is explained, and in a test."""
+        real, calls = getattr(owner, name), []
+
+        def deadly(self, *arguments):
+            if name == "explain" and not arguments[0][0]:  # random maps need no model
+                return real(self, *arguments)
+            calls.append(1)
+            if len(calls) == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(self, *arguments)
+
+        def work():
+            fs.roar(corner_images(), MODEL, out=tmp_path / "run", **SMALL)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, deadly)
+            child = get_context("fork").Process(target=work)
+            child.start()
+            child.join()
+        assert child.exitcode == -signal.SIGKILL
+        assert any((tmp_path / "run" / "tasks").iterdir())
+        again = []
+        epoch = ViTTraining.run_epoch
+        with monkeypatch.context() as patch:
+            patch.setattr(ViTTraining, "run_epoch", lambda self: (again.append(1), epoch(self)))
+            same_bits(whole, fs.roar(corner_images(), MODEL, out=tmp_path / "run", **SMALL))
+        assert 0 < len(again) < 2 * whole.manifest.cost.packs  # what was finished was kept
+
+    def test_seeds_of_several_machines_are_joined(self, tmp_path):
+        alone = []
+        for seed in (0, 1):
+            here = {"out": tmp_path / str(seed), "seeds": [seed]}
+            alone.append(fs.roar(corner_images(), MODEL, **{**SMALL, **here}))
+            api.pack_run(tmp_path / str(seed))
+        files = [tmp_path / f"{seed}.tar.gz" for seed in (0, 1)]
+        assert api.unpack_run(files, tmp_path / "both").is_whole
+        both = fs.load_result(tmp_path / "both")
+        for own in alone:
+            (seed,) = own.trained.seeds
+            rows = [row for row in both.trainings.to_pylist() if row["seed"] == seed]
+            assert rows == own.trainings.to_pylist()
+        assert both.pictures.to_pylist() == alone[0].pictures.to_pylist()
+        assert "One image, masked step by step" in both.report(tmp_path / "p.html").read_text()
+
+    def test_is_forecast_before_anything_is_trained(self):
+        prepared = fs.prepare_roar(corner_images(), MODEL, **SMALL)
+        found = prepared.forecast()
+        assert found.seconds > 0 and not prepared.out
 
 
+SMALL_IMAGES, FEW_IMAGES = corner_images(), corner_images(2, 2)
 BAD = [
     ("texts", "bundled:babi1", "vit", {}, ["are texts", "'bilstm'"]),
     ("images", "bundled:cifar10", "bilstm", {}, ["are images", "'vit'"]),
@@ -259,8 +380,11 @@ BAD = [
     ("patches", "bundled:cifar10", "vit(patch=5)", {}, ["32×32", "whole patches of 5"]),
     ("a model", "bundled:cifar10", "vti", {}, ["Unknown model to train 'vti'"]),
     ("a fill", "bundled:cifar10", "vit", {"fill": "men"}, ["Unknown fill 'men'"]),
+    ("drop", "bundled:cifar10", "vit", {"fill": "drop"}, ["fill='drop'", "choose another", "mean"]),
     ("a fill of texts", "bundled:babi1", "bilstm", {"fill": "mean"}, ["fill is of images"]),
     ("a measure", "bundled:cifar10", "vit", {"measures": "atention"}, ["Unknown method"]),
+    ("few patches", SMALL_IMAGES, MODEL, {"units": "patches", "levels": [10]}, ["4 patches"]),
+    ("few images", FEW_IMAGES, MODEL, {}, ["validation split", "no images"]),
     ("a count", "bundled:cifar10", "vit", {"strategy": "count", "levels": [0]}, ["one pixel"]),
     ("a source", "imagenet:x", "vit", {}, ["'imagenet' is no data set of labelled images"]),
     ("nothing", "nowhere", "vit", {}, ["'nowhere' is no data set"]),

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from faithscope.data.labelled_images import ImageSplits, load_labelled
+from faithscope.data.pictures import photographs, thumbnail
 from faithscope.data.text import TextData
 from faithscope.data.text_sources import TEXT_SOURCES, constant_score
 from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method, resolve_methods
+from faithscope.perturb import DEFAULTS, FILLS
 from faithscope.probes.retrain.jobs import Jobs
 from faithscope.probes.retrain.learner import Learner, Masks, Scores
 from faithscope.probes.retrain.modality import Modality
@@ -33,10 +36,20 @@ class ImageModality(Modality):
     """Images: what is masked is replaced by a fill, in all splits."""
 
     name: Literal["text", "image"] = "image"
-    sample, unit, keeps_masks = "image", "pixel", False
+    sample, keeps_masks, shows_intact = "image", False, True
+
+    def __init__(self, request: Retrain) -> None:
+        self.unit = "patch" if request.units == "patches" else "pixel"
 
     def open_options(self, request: Retrain) -> dict[str, Any]:
-        return {"fill": request.fill or "mean", "units": request.units or "pixels"}
+        fill = request.fill or DEFAULTS["image"]
+        if FILLS[fill].drops:
+            others = ", ".join(name for name in FILLS if not FILLS[name].drops)
+            raise FaithscopeError(
+                f"fill='{fill}' takes units out of a model's sequence, and ROAR trains models on "
+                f"whole images: choose another of {others}."
+            )
+        return {"fill": fill, "units": request.units or "pixels"}
 
     def measures(self, request: Retrain, given: Given) -> list[Method]:
         asked: list[Any] = []
@@ -130,4 +143,11 @@ class ImageModality(Modality):
     def examples(
         self, data: PixelData, masks: Masks, scores: Scores | None
     ) -> list[dict[str, Any]]:
-        return []
+        """The first test image, as a model is trained on such images."""
+        part = replace(data.test, hidden=masks["test"]).at(slice(0, 1))
+        (photograph,) = photographs(part.filled("cpu") / 255, (0.0,), (1.0,))
+        kind, small, file = thumbnail(photograph)
+        picture = {"kind": kind, "height": small.height, "width": small.width, "content": file}
+        nothing: dict[str, list[Any]] = {"words": [], "eligible": [], "masked": [], "scores": []}
+        label = data.classes[int(part.labels[0])]
+        return [{"split": "test", "index": 0, "label": label, **nothing, "picture": picture}]

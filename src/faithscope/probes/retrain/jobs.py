@@ -21,6 +21,7 @@ from functools import cached_property
 from itertools import islice, pairwise
 
 from faithscope.errors import FaithscopeError, choose
+from faithscope.runs.cards import plural
 from faithscope.verdicts.curves import BASELINE
 
 PROCEDURES = ("roar", "recursive")
@@ -226,7 +227,7 @@ def checked_levels(
         )
     if found[-1] > MOST_UNITS:
         raise FaithscopeError(
-            f"The level {found[-1]} is too high: give at most {MOST_UNITS:,} {unit}s."
+            f"The level {found[-1]} is too high: give at most {MOST_UNITS:,} {plural(unit)}."
         )
     return tuple(sorted({0, *inside, *([100] if whole else [])}))
 

@@ -33,7 +33,7 @@ def modality_of(request: Retrain, given: Given) -> Modality:
     if is_image:
         from faithscope.probes.retrain.images import ImageModality
 
-        return ImageModality()
+        return ImageModality(request)
     from faithscope.probes.retrain.texts import TextModality
 
     return TextModality()

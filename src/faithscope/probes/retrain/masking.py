@@ -171,7 +171,7 @@ class Masker:
                 nothing = torch.zeros(part.eligible.shape, dtype=torch.bool)
                 masks[name] = nothing if hidden is None else hidden
             else:
-                _check_scores(job, part.eligible, scores[name])
+                _check_scores(job, part.eligible, scores[name], self.modality.unit)
                 masks[name] = self._ranked(job, part.eligible, hidden, scores[name])
         return masks
 
@@ -202,11 +202,11 @@ def _alike(pack: Pack) -> list[list[Job]]:
     return list(groups.values())
 
 
-def _check_scores(job: Job, eligible: Tensor, scores: Tensor) -> None:
+def _check_scores(job: Job, eligible: Tensor, scores: Tensor, unit: str) -> None:
     """Refuse scores that cannot be ranked, naming the training they come from."""
     if scores.shape != eligible.shape:
         raise FaithscopeError(
-            f"{job.measure} must give one score for each unit, {list(eligible.shape)}, and gave "
+            f"{job.measure} must give one score for each {unit}, {list(eligible.shape)}, and gave "
             f"{list(scores.shape)}."
         )
     if not bool((eligible & ~scores.isfinite()).any()):

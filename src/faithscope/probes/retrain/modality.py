@@ -26,6 +26,8 @@ class Modality(Protocol):
     """What is masked, in a word."""
     keeps_masks: bool
     """Whether what was masked is small enough to stay with every training."""
+    shows_intact: bool
+    """Whether examples begin with what is not masked at all."""
 
     def open_options(self, request: Retrain) -> dict[str, Any]:
         """The options that a request leaves open, decided; those of the other are refused."""
@@ -62,4 +64,4 @@ class Modality(Protocol):
         """How sharp scores are; empty where nobody asks."""
 
     def examples(self, data: Any, masks: Masks, scores: Scores | None) -> list[dict[str, Any]]:
-        """A few test samples: what was masked of them, and by which scores."""
+        """A few test samples: what was masked of them and by which scores, or a `picture` of it."""

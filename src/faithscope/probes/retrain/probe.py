@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from faithscope.data.pictures import example_name
 from faithscope.errors import FaithscopeError, shown, warn
 from faithscope.methods import METHODS, Method
 from faithscope.metrics import TrainingMetric, resolve_metrics
@@ -38,6 +39,7 @@ from faithscope.runs.cards import (
     ModelCard,
     Named,
     Recipe,
+    plural,
 )
 from faithscope.runs.checks import check_collected
 from faithscope.runs.executor import Planned
@@ -51,7 +53,7 @@ from faithscope.runs.tables import join_tables, table_of_rows
 from faithscope.runs.task import Task
 from faithscope.verdicts.curves import BASELINE, Trainings
 
-TABLES = ("trainings", "sparsity", "examples", "tasks")
+TABLES = ("trainings", "sparsity", "examples", "pictures", "tasks")
 """What tasks leave behind; scores are made of the trainings."""
 ORDERS = {
     "trainings": ("measure", "procedure", "seed", "k"),
@@ -250,6 +252,9 @@ def assemble(
     trainings = Trainings(plan, data.splits, tables["trainings"])
     first = trainings.seeds[0]
     shown = tables["examples"].filter(pc.equal(tables["examples"]["seed"], first))
+    named = pa.array([example_name(row) for row in shown.to_pylist()], pa.string())
+    drawn = tables["pictures"]
+    drawn = drawn.filter(pc.is_in(drawn["sample"].cast(pa.string()), named))
     metrics = resolve_metrics(list(plan.request.metrics), "retrain") if metrics is None else metrics
     tasks = tables["tasks"].to_pylist()
     manifest = Manifest(
@@ -270,7 +275,7 @@ def assemble(
         doubts=doubts_of(trainings, metrics),
     )
     scores = score_table(trainings, metrics)
-    return Run(manifest, {"scores": scores, **tables, "examples": shown})
+    return Run(manifest, {"scores": scores, **tables, "examples": shown, "pictures": drawn})
 
 
 def _in_order(plan: Plan, name: str, table: pa.Table) -> pa.Table:
@@ -417,7 +422,7 @@ def _check_units(data: Encoded, levels: Sequence[int], strategy: str, modality: 
     longest = max(counts.values())
     highest = max(k for k in levels if k < 100 or strategy == "count")
     if strategy == "relative" and longest * highest < 100:
-        words = f"{longest} {unit}{'s' * (longest > 1)}"
+        words = f"{longest} {unit if longest == 1 else plural(unit)}"
         raise FaithscopeError(
             f"The {sample}s of '{data.name}' have at most {words}, of which {highest} % is less "
             f"than one: give larger {sample}s, or mask by count."

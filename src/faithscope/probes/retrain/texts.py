@@ -33,7 +33,7 @@ class TextModality(Modality):
     """Texts: what is masked becomes the mask token."""
 
     name: Literal["text", "image"] = "text"
-    sample, unit, keeps_masks = "text", "token", True
+    sample, unit, keeps_masks, shows_intact = "text", "token", True, False
 
     def open_options(self, request: Retrain) -> dict[str, Any]:
         for option in ("fill", "units"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from faithscope.data.pictures import example_name
 from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method
 from faithscope.metrics import TrainingMetric
@@ -38,8 +39,8 @@ from faithscope.runs.plan import Plan
 from faithscope.runs.tables import table_of_rows
 from faithscope.runs.task import Context, Loaded, Tables, Task
 
-TIMED_BATCHES = 8
-"""Batches of a training that a forecast is made from."""
+TIMED_BATCHES, TIMED_ON_CPU = 8, 256
+"""Batches of a training that a forecast is made from, and samples of them at most on a CPU."""
 PACKAGES = ("torch", "numpy", "scipy", "transformers")
 """What the numbers may depend on."""
 
@@ -155,7 +156,12 @@ class RetrainWorker:
         tensors, about = packed_masks({job.id: masked[job.id].masks for job in pack.jobs})
         context.write(masks_name(jobs.seeds, pack), tensors, about)
         shares = [row for held in masked.values() for row in self._sparsity_rows(jobs, held)]
-        texts = [row for held in masked.values() for row in self._example_rows(jobs, held)]
+        examples = [row for held in masked.values() for row in self._example_rows(jobs, held)]
+        pictures = [
+            {"sample": example_name(row), "method": "", **row["picture"]}
+            for row in examples
+            if "picture" in row
+        ]
         rows = [
             {
                 **task_row(task, self.learner.device, PACKAGES),
@@ -167,7 +173,8 @@ class RetrainWorker:
         return {
             "tasks": table_of_rows("tasks", rows),
             **({"sparsity": table_of_rows("sparsity", shares)} if shares else {}),
-            **({"examples": table_of_rows("examples", texts)} if texts else {}),
+            **({"examples": table_of_rows("examples", examples)} if examples else {}),
+            **({"pictures": table_of_rows("pictures", pictures)} if pictures else {}),
         }
 
     def _finish_training(self, task: Task, done: Finished, context: Context) -> Tables:
@@ -237,7 +244,7 @@ class RetrainWorker:
     def _example_rows(self, jobs: Jobs, held: Masked) -> list[dict[str, Any]]:
         """The first test samples of the first seed: what was masked of them, by which scores."""
         job = held.job
-        if job.seed != jobs.seeds[0] or job.k == 0:
+        if job.seed != jobs.seeds[0] or (job.k == 0 and not self.modality.shows_intact):
             return []
         shown = self.modality.examples(self.data, held.masks, held.scores)
         return [
@@ -251,7 +258,10 @@ class RetrainWorker:
         """Train the first pack and explain it on a few batches."""
         jobs = next(iter(self.jobs.values()))
         pack = jobs.packs(self.plan.pack_size)[0].jobs
-        few, share = _few(self.data, TIMED_BATCHES * self.learner.recipe.batch_size)
+        count = TIMED_BATCHES * self.learner.recipe.batch_size
+        if self.learner.device == "cpu":
+            count = min(count, TIMED_ON_CPU)
+        few, share = _few(self.data, count)
         seeds = [job.seed for job in pack]
         training = self.learner.begin([few] * len(pack), seeds)
         training.run_epoch()  # what is only done once must not be multiplied

@@ -1,0 +1,373 @@
+r"""Do perturbation and retraining rank explanation methods alike?
+
+Perturbation judges the models that ROAR trains on the intact data, one for each seed, with the same
+methods for the same (true) labels. On a GPU:
+
+faithscope run studies/ranks_cifar10.yaml --out runs/ranks_cifar10 --yes
+python studies/ranks.py perturb runs/ranks_cifar10 --data cifar10:data/cifar10 --device cuda
+python studies/ranks.py summarise runs/ranks_cifar10        # studies/results/ranks_cifar10.json
+
+`perturb` writes a run for every seed and fill into RUN_perturbed and resumes where it was stopped.
+`summarise` correlates, seed by seed, the ranking of methods by RACU (random attribution, whose RACU
+is 0, among them) with their ranking by every metric and fill: Kendall's tau-b and Spearman's rho,
+means over seeds with Student's interval. For comparison it gives how far two seeds of one probe
+agree: two probes cannot agree more than that. `page` writes a page and a figure of summaries:
+
+python studies/ranks.py page studies/results/ranks_*.json --out docs/ranks.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from scipy.stats import kendalltau, spearmanr
+from summarise import command, protocol, table, written
+
+import faithscope as fs
+from faithscope.errors import FaithscopeError
+from faithscope.models.vit_pack import ViTShape
+from faithscope.perturb import FILLS
+from faithscope.probes.retrain.vit import ViTLearner
+from faithscope.report.style import BETTER, INK, LINE, MUTED, SERIES, Drawing, house_style
+from faithscope.verdicts.statistics import student_interval
+
+Array = NDArray[np.float64]
+Row = dict[str, Any]
+
+METRICS = ("saco", "aopc", "log_odds", "comprehensiveness")
+IMAGES = 1000
+CORRELATIONS = {"kendall": kendalltau, "spearman": spearmanr}
+
+
+# The half that perturbs
+
+
+def perturb(run: Path, data: str, *, samples: int, fills: Sequence[str], device: str) -> None:
+    """Evaluate the model of every seed under every fill."""
+    (result,) = fs.load_results(run).results.values()
+    plan = result.manifest.plan
+    methods = [name for name, card in result.manifest.methods.items() if not card.is_random]
+    known = protocol(result)
+    masked = {name: known[name] for name in ("fill", "units") if name in known}
+    prepared = fs.prepare_roar(data, plan.model.name, measures=methods, device=device, **masked)
+    if prepared.plan.data.fingerprint != plan.data.fingerprint:
+        raise FaithscopeError(f"'{data}' is not the data of '{run}': give what it was trained on.")
+    worker: Any = prepared.planned.worker
+    learner, encoded = worker.learner, worker.data
+    for seed, fill in product(result.trained.seeds, fills or _fills(learner)):
+        out = perturbed(run) / f"seed{seed}-{fill}"
+        options: Row = {"metrics": METRICS, "target": "label", "fill": fill, "pictures": 0}
+        options |= {"limit": samples, "out": out}
+        weights = _weights(run, seed)
+        if isinstance(learner, ViTLearner):
+            frame, test = encoded.frame, encoded.test
+            model = _image_model(learner.shape(encoded), weights, frame.mean, frame.std, seed)
+            options |= {"labels": test.labels, "units": masked["units"]}
+            fs.evaluate(model.to(learner.device), frame.normalised(test.images), methods, **options)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                model = _text_model(learner, weights, encoded.classes, folder)
+                fs.evaluate(model, worker.source, methods, **options)
+        print(out, flush=True)
+
+
+def perturbed(run: Path) -> Path:
+    """Where the runs that perturb are."""
+    return run.with_name(f"{run.resolve().name}_perturbed")
+
+
+def _fills(learner: Any) -> list[str]:
+    return list(FILLS if isinstance(learner, ViTLearner) else FILLS.of("text"))
+
+
+def _weights(run: Path, seed: int) -> Row:
+    """The model that ROAR trained on the intact data with a seed."""
+    (file,) = run.rglob(f"artifacts/models/k000-s{seed}.safetensors")
+    start = "weights."
+    return {k.removeprefix(start): v for k, v in load_file(file).items() if k.startswith(start)}
+
+
+def _image_model(
+    shape: ViTShape, weights: Row, mean: Sequence[float], std: Sequence[float], seed: int
+) -> fs.Model:
+    module = shape.module().eval()
+    module.load_state_dict(weights)
+    return fs.wrap(module, mean=tuple(mean), std=tuple(std), name=f"vit of seed {seed}")
+
+
+def _text_model(learner: Any, weights: Row, classes: Sequence[str], folder: str) -> Any:
+    """A fine-tuned model goes through a folder, as anybody's would."""
+    classifier = learner.checkpoint.classifier(0, "cpu")
+    classifier.module.load_state_dict(weights)
+    names = dict(enumerate(classes))
+    numbers = {name: number for number, name in names.items()}
+    classifier.module.config.update({"id2label": names, "label2id": numbers})
+    classifier.module.save_pretrained(folder)
+    learner.checkpoint.tokenizer.save_pretrained(folder)
+    return fs.load_model(f"hf:{folder}", device=learner.device)
+
+
+# The comparison
+
+
+def summarise(run: Path) -> Row:
+    """Rankings by both probes, and how far they agree."""
+    (retrained,) = fs.load_results(run).results.values()
+    runs = fs.load_results(perturbed(run)).results
+    methods = [name for name, card in retrained.manifest.methods.items() if not card.is_random]
+    seeds = list(retrained.trained.seeds)
+    racu = racu_by_seed(retrained, methods, seeds)
+    by_name = {name: perturbation_scores(result, methods) for name, result in runs.items()}
+    fills = list(dict.fromkeys(name.partition("-")[2] for name in runs))
+    first = next(iter(runs.values()))
+    rows, means = [], []
+    for fill, metric in product(fills, METRICS):
+        scores = np.array([by_name[f"seed{seed}-{fill}"][metric] for seed in seeds])
+        rows.append({"fill": fill, "metric": metric, **agreement(scores, racu), **within(scores)})
+        means.append({"fill": fill, "metric": metric, **named(methods, scores.mean(0))})
+    return {
+        "name": run.resolve().name,
+        "command": command(run, [retrained]),
+        "model": retrained.manifest.model.name,
+        "data": retrained.manifest.data.name,
+        "samples": first.manifest.data.samples,
+        "seeds": seeds,
+        "methods": methods,
+        "protocol": {"retrain": protocol(retrained), "perturb": protocol(first)},
+        "trainings": retrained.manifest.cost.trainings,
+        "seconds": {
+            "retrain": retrained.manifest.cost.seconds,
+            "perturb": sum(result.manifest.cost.seconds for result in runs.values()),
+        },
+        "device": {
+            "retrain": retrained.manifest.machine.device,
+            "perturb": first.manifest.machine.device,
+        },
+        "versions": retrained.manifest.versions,
+        "racu": table([{"seed": s, **named(methods, v)} for s, v in zip(seeds, racu, strict=True)]),
+        "racu_within": within(racu),
+        "perturbation": table(means),
+        "correlations": table(rows),
+    }
+
+
+def named(methods: Sequence[str], values: Array) -> Row:
+    """Values of all methods, and of random attribution."""
+    return dict(zip((*methods, "random"), map(float, values), strict=True))
+
+
+def racu_by_seed(result: fs.Result, methods: Sequence[str], seeds: Sequence[int]) -> Array:
+    """RACU [seeds, methods + 1]; random attribution is last, with 0 by definition."""
+    found = {
+        (row["training"], row["method"]): row["value"]
+        for row in result.scores.to_pylist()
+        if row["metric"] == "racu" and row["procedure"] == "roar"
+    }
+    return np.array([[*(found[seed, name] for name in methods), 0.0] for seed in seeds])
+
+
+def perturbation_scores(result: fs.Result, methods: Sequence[str]) -> dict[str, Array]:
+    """Means by metric, more is better [methods + 1]; random attribution is the matched one."""
+    cards = result.manifest.methods
+    ways = {k: 1 if about.higher_is_better else -1 for k, about in result.manifest.metrics.items()}
+    means = {(r["method"], r["metric"]): r["mean"] for r in result.summary().to_pylist()}
+    random = next(m for name in methods if (m := cards[name].matched_random) is not None)
+    return {
+        metric: np.array([ways[metric] * means[name, metric] for name in (*methods, random)])
+        for metric in METRICS
+    }
+
+
+def agreement(scores: Array, racu: Array) -> Row:
+    """Rank correlations of the probes, seed by seed: means, intervals and of the mean scores."""
+    found: Row = {}
+    for name in CORRELATIONS:
+        values = [correlation(name, *pair) for pair in zip(scores, racu, strict=True)]
+        known = [value for value in values if np.isfinite(value)]
+        interval = student_interval(known) if known else (float("nan"),) * 3
+        mean, low, high = np.clip(interval, -1.0, 1.0).tolist()
+        found |= {name: mean, f"{name}_low": low, f"{name}_high": high}
+        found[f"{name}_of_means"] = correlation(name, scores.mean(0), racu.mean(0))
+    return {**found, "n": len(known)}
+
+
+def within(scores: Array) -> Row:
+    """How far any two seeds of one probe agree, on average: [seeds, methods]."""
+    return {
+        f"{name}_within": float(np.mean([correlation(name, *pair) for pair in pairs]))
+        if (pairs := list(combinations(scores, 2)))
+        else float("nan")
+        for name in CORRELATIONS
+    }
+
+
+def correlation(name: str, first: Array, second: Array) -> float:
+    """A rank correlation; NaN where all values of one are equal, or one is not finite."""
+    if not np.isfinite([first, second]).all() or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return float("nan")
+    return float(CORRELATIONS[name](first, second).statistic)
+
+
+# The page
+
+
+def page(summaries: Sequence[Path], out: Path) -> None:
+    """A page in Markdown, with a figure for every summary."""
+    parts = [
+        "# Do perturbation and retraining rank methods alike?\n",
+        "Written by `python studies/ranks.py page` from the summaries it names. The model of every "
+        "seed that ROAR trained on intact data is judged by perturbation, with the same methods "
+        "for the same labels; random attribution is ranked among them.\n",
+    ]
+    for file in summaries:
+        study = json.loads(file.read_text())
+        figure = out.with_name(f"{out.stem}_{study['name']}.svg")
+        draw(study, figure)
+        parts.append(section(study, file, figure.name))
+    out.write_text("\n".join(parts), encoding="utf-8")
+
+
+def rows_of(found: Mapping[str, Any]) -> list[Row]:
+    """The rows of a table of a summary."""
+    return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+
+
+def section(study: Row, file: Path, figure: str) -> str:
+    """One task."""
+    names = [*study["methods"], "random"]
+    racu = np.array([[row[name] for name in names] for row in rows_of(study["racu"])], dtype=float)
+    head = "| | " + " | ".join(names) + " |\n|---|" + "---|" * len(names)
+    line = " | ".join(f"{100 * value:.1f}" for value in racu.mean(0))
+    rows = rows_of(study["correlations"])
+    lines = [
+        f"| {row['fill']} | {row['metric']} | {_interval(row, 'kendall')} | "
+        f"{_interval(row, 'spearman')} | {_number(row['spearman_within'])} |"
+        for row in rows
+    ]
+    within = study["racu_within"]
+    return f"""## {study["model"]} on {study["data"]}
+
+{verdict(study)}
+
+![Spearman's correlation of both rankings, by metric and fill]({figure})
+
+Mean RACU in % over {len(study["seeds"])} seeds:
+
+{head}
+| RACU | {line} |
+
+Correlation of the ranking by RACU with that by each metric: mean over seeds [95 % interval]. The
+last column is how far the rankings of any two seeds by the metric agree; those by RACU agree with
+{_number(within["spearman_within"])} (Spearman).
+
+| fill | metric | Kendall's tau | Spearman's rho | between seeds |
+|---|---|---|---|---|
+{chr(10).join(lines)}
+
+{study["trainings"]:,} trainings, {study["samples"]:,} test samples perturbed; from `{file.name}`.
+"""
+
+
+def verdict(study: Row) -> str:
+    """What the intervals allow to say, in one paragraph."""
+    rows, seeds = rows_of(study["correlations"]), len(study["seeds"])
+    known = [row for row in rows if row["spearman_low"] is not None]
+    if not known:
+        return f"{seeds} seeds are too few for intervals: nothing can be concluded."
+    above = [row for row in known if row["spearman_low"] > 0]
+    below = [row for row in known if row["spearman_high"] < 0]
+    best = max(known, key=lambda row: row["spearman"])
+    worst = min(known, key=lambda row: row["spearman"])
+    return (
+        f"Of {len(known)} combinations of metric and fill, {len(above)} rank the methods "
+        f"significantly like RACU, {len(below)} significantly the other way round, and of "
+        f"{len(known) - len(above) - len(below)} the interval includes 0 (Spearman over "
+        f"{len(study['methods']) + 1} methods with random, {seeds} seeds, not corrected for the "
+        f"number of combinations). The highest mean correlation is {best['spearman']:.2f} "
+        f"({best['metric']}, {best['fill']}), the lowest {worst['spearman']:.2f} "
+        f"({worst['metric']}, {worst['fill']}). Seeds are the replicates: the intervals hold for "
+        "this model, data set and choice of methods, and say nothing of others."
+    )
+
+
+def draw(study: Row, file: Path) -> None:
+    """Spearman's correlation by metric and fill, with its interval over seeds."""
+    rows = rows_of(study["correlations"])
+    fills = list(dict.fromkeys(row["fill"] for row in rows))
+    colours = dict(zip(fills, (BETTER, *SERIES[1:]), strict=False))
+    with house_style():
+        figure = Drawing(figsize=(6.5, 0.5 + 0.16 * len(rows) + 0.3 * len(METRICS)))
+        axes = figure.subplots()
+        figure.subplots_adjust(left=0.26, right=0.82, bottom=0.14, top=0.97)
+        y, ticks = 0.0, []
+        for metric in METRICS:
+            start = y
+            for row in (row for row in rows if row["metric"] == metric):
+                colour = colours.get(row["fill"], INK)
+                if row["spearman_low"] is not None:
+                    axes.plot([row["spearman_low"], row["spearman_high"]], [y, y], color=colour)
+                if row["spearman"] is not None:
+                    axes.plot(row["spearman"], y, "o", color=colour, markersize=4)
+                axes.text(1.08, y, row["fill"], color=colour, va="center", size=7)
+                y -= 1
+            ticks.append(((start + y + 1) / 2, metric))
+            y -= 1
+        axes.axvline(0, color=LINE)
+        if (limit := study["racu_within"]["spearman_within"]) is not None:
+            axes.axvline(limit, color=MUTED, linestyle=":")
+        axes.set_yticks([place for place, _ in ticks], [name for _, name in ticks])
+        axes.set_xlim(-1.05, 1.05)
+        axes.set_xlabel("Spearman's rho with RACU (dotted: between seeds of RACU)")
+        figure.savefig(file, metadata={"Date": None})
+
+
+def _interval(row: Row, name: str) -> str:
+    ends = [row[f"{name}_{end}"] for end in ("low", "high")]
+    interval = "" if None in ends else f" [{ends[0]:.2f}, {ends[1]:.2f}]"
+    return f"{_number(row[name])}{interval}"
+
+
+def _number(value: float | None) -> str:
+    return "—" if value is None else f"{value:.2f}"
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    """Perturb, summarise, or write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    asked = commands.add_parser("perturb")
+    asked.add_argument("run", type=Path, help="the folder of the run that trained")
+    asked.add_argument("--data", required=True, help="its data, named as for that run")
+    asked.add_argument("--samples", type=int, default=IMAGES, help="of the test split")
+    asked.add_argument("--fills", nargs="+", default=[], help="all of them by default")
+    asked.add_argument("--device", default="auto")
+    asked = commands.add_parser("summarise")
+    asked.add_argument("run", type=Path)
+    asked.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    asked = commands.add_parser("page")
+    asked.add_argument("summaries", nargs="+", type=Path)
+    asked.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args(None if arguments is None else list(arguments))
+    if given.command == "perturb":
+        options: Row = {"samples": given.samples, "fills": given.fills, "device": given.device}
+        perturb(given.run, given.data, **options)
+    elif given.command == "summarise":
+        given.out.mkdir(parents=True, exist_ok=True)
+        file = given.out / f"{given.run.resolve().name}.json"
+        file.write_text(written(summarise(given.run)))
+        print(file)
+    else:
+        page(given.summaries, given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The study of both probes' rankings, from a tiny run to its page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import faithscope as fs
+from commands import csv, rows
+from encoders import save_encoder
+from faithscope.probes.retrain import finetune
+from faithscope.probes.retrain.learner import Recipe
+from families import refused
+from small_images import SMALL, array_file
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "studies")]  # as for scripts, which import siblings
+
+import ranks  # noqa: E402
+
+MODEL = "vit(dim=16, depth=1, patch=2)"
+TINY = {**SMALL, "measures": ["rollout", "gradient"], "procedures": "roar", "units": "patches"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run that trained on images, and its models perturbed under two fills."""
+    folder = tmp_path_factory.mktemp("runs")
+    data = array_file(folder)
+    fs.roar(data, MODEL, out=folder / "ranks", **{**TINY, "levels": [50], "seeds": 2})
+    asked = ("perturb", str(folder / "ranks"), "--data", data, "--samples", "8")
+    ranks.main([*asked, "--fills", "mean", "drop", "--device", "cpu"])
+    return folder / "ranks", data
+
+
+def test_the_models_that_are_perturbed_are_those_that_were_trained(run):
+    folder, data = run
+    found = fs.load_results(ranks.perturbed(folder)).results
+    assert sorted(found) == ["seed0-drop", "seed0-mean", "seed1-drop", "seed1-mean"]
+    from faithscope.data.labelled_images import load_labelled
+
+    test = load_labelled(data).test
+    trained = fs.load_result(folder).trainings.to_pylist()
+    for seed in (0, 1):
+        result = found[f"seed{seed}-mean"]
+        assert result.manifest.protocol["target"] == "label"
+        (whole,) = {
+            row["value"]
+            for row in trained
+            if (row["k"], row["seed"], row["metric"]) == (0, seed, "accuracy")
+        }
+        samples = result.samples.to_pylist()
+        assert [row["target"] for row in samples] == [row["label"] for row in samples]
+        assert len(samples) == 8 <= len(test) and 0 <= whole <= 1
+        assert {*result.manifest.methods} >= {"rollout", "gradient", "random"}
+
+
+def test_a_summary_and_its_page(run, tmp_path):
+    folder, _ = run
+    ranks.main(["summarise", str(folder), "--out", str(tmp_path)])
+    study = json.loads((tmp_path / "ranks.json").read_text())
+    assert study["methods"] == ["rollout", "gradient"] and study["samples"] == 8
+    assert [(row["fill"], row["metric"]) for row in ranks.rows_of(study["correlations"])] == [
+        (fill, metric) for fill in ("mean", "drop") for metric in ranks.METRICS
+    ]
+    racu = fs.load_result(folder).scores.to_pylist()
+    for row in ranks.rows_of(study["racu"]):
+        assert row["random"] == 0
+        for method in study["methods"]:
+            (value,) = (
+                held["value"]
+                for held in racu
+                if (held["training"], held["method"], held["metric"])
+                == (row["seed"], method, "racu")
+            )
+            assert row[method] == pytest.approx(value, rel=1e-5, nan_ok=True)
+    ranks.main(["page", str(tmp_path / "ranks.json"), "--out", str(tmp_path / "page.md")])
+    text = (tmp_path / "page.md").read_text()
+    assert "2 seeds are too few for intervals: nothing can be concluded." in text
+    assert "page_ranks.svg" in text and (tmp_path / "page_ranks.svg").stat().st_size > 1000
+
+
+def test_other_data_is_refused(run, tmp_path):
+    folder, _ = run
+    other = array_file(tmp_path, seed=5)
+    with refused("is not the data of"):
+        ranks.main(["perturb", str(folder), "--data", other, "--device", "cpu"])
+
+
+def test_correlations_are_of_ranks_seed_by_seed():
+    racu = np.array([[0.1, 0.2, 0.3, 0.0]] * 3)
+    same, turned = ranks.agreement(racu**3, racu), ranks.agreement(-racu, racu)
+    assert same["spearman"] == same["kendall"] == same["kendall_low"] == 1.0
+    assert turned["spearman"] == turned["kendall_of_means"] == -1.0 and turned["n"] == 3
+    mixed = ranks.agreement(np.stack([racu[0], racu[0], -racu[0]]), racu)
+    assert mixed["spearman"] == pytest.approx(1 / 3)
+    assert mixed["spearman_low"] == -1.0 and mixed["spearman_high"] == 1.0
+    assert ranks.within(np.stack([racu[0], -racu[0]]))["kendall_within"] == -1.0
+    flat = ranks.agreement(np.zeros((3, 4)), racu)
+    assert flat["n"] == 0 and np.isnan(flat["spearman"])
+
+
+def test_a_verdict_counts_intervals():
+    rows = [
+        {"fill": "mean", "metric": "saco", "spearman": 0.9, "ends": (0.7, 1.0)},
+        {"fill": "drop", "metric": "saco", "spearman": 0.1, "ends": (-0.3, 0.5)},
+        {"fill": "mean", "metric": "aopc", "spearman": -0.6, "ends": (-0.9, -0.3)},
+    ]
+    for row in rows:
+        row["spearman_low"], row["spearman_high"] = row.pop("ends")
+    study = {"seeds": [0] * 5, "methods": ["a"] * 6}
+    study["correlations"] = {"columns": list(rows[0]), "rows": [[*row.values()] for row in rows]}
+    said = ranks.verdict(study)
+    assert "Of 3 combinations" in said and "1 rank the methods significantly like RACU" in said
+    assert "highest mean correlation is 0.90 (saco, mean)" in said
+    assert "lowest -0.60 (aopc, mean)" in said
+
+
+def test_the_studies_are_what_the_script_expects():
+    for name in ("ranks_cifar10", "ranks_sst"):
+        study = yaml.safe_load((ROOT / "studies" / f"{name}.yaml").read_text())
+        assert study["kind"] == "retrain" and study["procedures"] == ["roar"]
+        assert len(study["methods"]) == 6 and study["seeds"] == 5
+        assert study["levels"] == [10, 30, 50, 70, 90]
+
+
+def test_fine_tuned_texts(tmp_path, monkeypatch):
+    recipe = Recipe(epochs=1, batch_size=16, learning_rate=1e-3, weight_decay=0.01)
+    monkeypatch.setattr(finetune, "finetune_recipe", lambda _: recipe)
+    encoder = save_encoder(tmp_path / "encoder", "Bert")
+    data = csv(tmp_path / "texts.csv", rows())
+    measures = ["input_x_gradient", "integrated_gradients(steps=2)"]
+    options = {"procedures": "roar", "seeds": 2, "levels": [50], "device": "cpu"}
+    fs.roar(str(data), encoder, measures=measures, out=tmp_path / "ranks", **options)
+    asked = ("perturb", str(tmp_path / "ranks"), "--data", str(data), "--samples", "4")
+    ranks.main([*asked, "--fills", "mask", "--device", "cpu"])
+    ranks.main(["summarise", str(tmp_path / "ranks"), "--out", str(tmp_path)])
+    study = json.loads((tmp_path / "ranks.json").read_text())
+    assert study["methods"] == measures and study["samples"] == 4
