@@ -68,9 +68,8 @@ def tokenizer(kind: str, *, mask: bool = True, pad: bool = True) -> PreTrainedTo
 def config(kind: str, **options: Any) -> Any:
     """A tiny configuration; RoBERTa's positions begin behind its padding."""
     size = len(tokenizer("Roberta" if kind == "MPNet" else kind))
-    made = getattr(transformers, f"{kind}Config")(
-        vocab_size=size, pad_token_id=1, **{**TINY, **options}
-    )
+    sizes = {"vocab_size": size, "pad_token_id": 1, **TINY, **options}
+    made = getattr(transformers, f"{kind}Config")(**sizes)
     if kind in TYPED and "type_vocab_size" not in options:
         made.type_vocab_size = 2
     return made

@@ -12,6 +12,7 @@ import faithscope as fs
 from commands import fails, run
 from encoders import save_encoder
 from families import refused
+from text_models import save_classifier
 
 CODE = """
 from pathlib import Path
@@ -125,12 +126,17 @@ def test_a_text_model_with_its_own_code_is_refused(tmp_path: Path, marker: Path)
     assert not marker.exists()
 
 
-def test_a_text_model_is_called_one(tmp_path: Path):
-    name = save_encoder(tmp_path / "encoder", "Bert")
-    with refused("is a model of texts (bert)", f"faithscope roar --model {name}"):
-        fs.load_model(name)
+def test_a_text_model_is_loaded_as_one(tmp_path: Path):
+    name = save_classifier(tmp_path / "classifier")
+    assert fs.load_model(name).modality == "text"
     said = fails("evaluate", "--model", name, "--data", "bundled:cifar10")
-    assert "model of texts" in said and "network" not in said
+    assert "reads texts, and none are called 'bundled:cifar10'" in said and "network" not in said
+
+
+def test_a_language_model_has_no_head_that_was_trained(tmp_path: Path):
+    name = save_encoder(tmp_path / "encoder", "Bert")
+    with pytest.warns(UserWarning, match=r"has no trained .*classifier\.weight.* random now"):
+        fs.load_model(name)
 
 
 def test_a_model_that_classifies_nothing_is_called_so(tmp_path: Path):

@@ -35,7 +35,7 @@ from faithscope.data.sources import split_options
 from faithscope.data.tensors import as_tensor
 from faithscope.data.text import TextData, Texts
 from faithscope.data.text_files import kind_of
-from faithscope.data.text_sources import TEXT_SOURCES, load_text
+from faithscope.data.text_sources import SAMPLES, TEXT_SOURCES, load_text
 from faithscope.errors import (
     FaithscopeError,
     check_encodable,
@@ -241,6 +241,11 @@ def _named(name: str | os.PathLike[str], model: TextModel) -> tuple[str, list[It
         table = read_table(Path(str(BUNDLE / f"{text[8:]}.jsonl")))
         return text, _of_rows(table.rows, {}, text), None
     is_named = bool(colon and re.fullmatch(r"[\w-]{2,}", source) and rest[:1].strip())
+    if is_named and source == "bundled" and rest not in SAMPLES:
+        raise FaithscopeError(
+            f"{_reads_texts(model)}, and none are called {quoted(text)}: {GIVE}, or choose "
+            f"{' or '.join(f'bundled:{sample}' for sample in SAMPLES)}."
+        )
     if is_named and source == "hf":
         return _hugging_face(*_split_options(rest))
     if (is_named and source in IMAGES and source not in TEXT_SOURCES) or (

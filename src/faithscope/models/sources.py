@@ -14,13 +14,13 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from faithscope.errors import FaithscopeError, choose, shortened, shown, unknown
+from faithscope.errors import FaithscopeError, choose, shortened, shown, unknown, warn
 from faithscope.models.attention import AttentionView
 from faithscope.models.code import built
 from faithscope.models.device import choose_device
 from faithscope.models.model import Model, check_output
 from faithscope.models.options import SAFE, check_config, check_memory, check_safe, not_loaded
-from faithscope.models.text_classifier import read_tokenizer
+from faithscope.models.text_classifier import quietly, read_tokenizer
 from faithscope.models.text_model import text_model, word_embeddings
 from faithscope.models.vit import READOUTS, as_pair, find_patch_size, find_vit
 from faithscope.registry import Registry, listed, parse_spec
@@ -324,12 +324,16 @@ def _hugging_face(
 
     def build() -> nn.Module:
         if pretrained:
-            loaded: nn.Module = kind.from_pretrained(name, config=config, **how, **where, **trust)
+            loaded: nn.Module
+            loaded, found = kind.from_pretrained(
+                name, config=config, output_loading_info=True, **how, **where, **trust
+            )
+            _warn_of_untrained(f"hf:{name}", found)
             return loaded
         made: nn.Module = kind.from_config(config, **trust)
         return made
 
-    module: Any = _fetch(f"hf:{name}", build)
+    module: Any = _fetch(f"hf:{name}", lambda: quietly(build))
     if of_texts:
         return text_model(module, read_tokenizer(f"hf:{name}", name, trust), name=f"hf:{name}")
     processor = _fetch(
@@ -344,6 +348,18 @@ def _hugging_face(
     looks = _fetch(f"hf:{name}", lambda: _looks(processor))
     labels = _fetch(f"hf:{name}", lambda: [config.id2label[i] for i in sorted(config.id2label)])
     return wrap(module, name=f"hf:{name}", transform=transform, classes=labels, **looks)
+
+
+def _warn_of_untrained(name: str, found: Mapping[str, Any]) -> None:
+    """Say which weights are random since the checkpoint has none that fit."""
+    others = (held[0] for held in found.get("mismatched_keys") or ())
+    missing = sorted({*(found.get("missing_keys") or ()), *others})
+    if missing:
+        warn(
+            f"'{name}' has no trained {shortened(', '.join(missing), 200)}, which "
+            f"{'is' if len(missing) == 1 else 'are'} random now: take a model that was trained to "
+            "classify."
+        )
 
 
 def _is_of_texts(name: str, config: Any) -> bool:

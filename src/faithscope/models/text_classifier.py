@@ -357,7 +357,7 @@ def read_tokenizer(name: str, place: str, trust: Mapping[str, bool]) -> Any:
         tokenizer = _fetch(name, lambda: AutoTokenizer.from_pretrained(place, **trust))
     else:
         try:
-            tokenizer = _quietly(lambda: AutoTokenizer.from_pretrained(place, **trust))
+            tokenizer = quietly(lambda: AutoTokenizer.from_pretrained(place, **trust))
         except Exception:
             raise complaint from None
     # where the files are missing, transformers 5 makes one that knows special tokens only
@@ -385,7 +385,7 @@ def longest_text(shell: nn.Module, tokenizer: Any) -> int:
 
 def _fetch(name: str, build: Callable[[], T]) -> T:
     try:
-        return _quietly(build)
+        return quietly(build)
     except Exception as error:
         raise not_loaded(
             name,
@@ -394,8 +394,8 @@ def _fetch(name: str, build: Callable[[], T]) -> T:
         ) from None
 
 
-def _quietly(build: Callable[[], T]) -> T:
-    """Load without progress bars and without the news that a head is new: it is meant to be."""
+def quietly(build: Callable[[], T]) -> T:
+    """Load without progress bars, and without a word of what is new or left over."""
     with _silence():
         return build()
 

@@ -168,7 +168,10 @@ def fit_maps(opened: Mapping[str, Any], data: IndexedImages) -> dict[str, GivenM
 
 
 def _values(name: str, values: Any, data: IndexedImages) -> Tensor | list[Tensor | Path | None]:
-    what, count = f"The maps '{name}'", len(data)
+    what, count, noun = f"The maps '{name}'", len(data), data.noun.removesuffix("s")
+    sizes = f"[{count}, height, width]"
+    if noun == "text":
+        sizes = "a list of arrays with one number for each unit"
     if isinstance(values, Path):
         return [*map_files(values, data.sample_names, what)]
     if isinstance(values, Mapping):
@@ -182,7 +185,7 @@ def _values(name: str, values: Any, data: IndexedImages) -> Tensor | list[Tensor
             raise _no_array(what, values) from None
         if len(values) != count:
             raise FaithscopeError(
-                f"{what} are {len(values)}: expected {count} maps, one for each image, None for "
+                f"{what} are {len(values)}: expected {count} maps, one for each {noun}, None for "
                 "one that cannot be read."
             ) from None
         return [None if held is None else _each(what, held) for held in values]
@@ -192,7 +195,7 @@ def _values(name: str, values: Any, data: IndexedImages) -> Tensor | list[Tensor
         of_shap = "; of values of shap fs.from_shap makes maps" if whole.ndim == 5 else ""
         raise FaithscopeError(
             f"{what} have shape {list(whole.shape)}: expected {count} map{'s' * (count != 1)}, "
-            f"[{count}, height, width]{of_shap}."
+            f"{sizes}{of_shap}."
         )
     return whole
 
