@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from faithscope.api import Prepared
     from faithscope.cli.synthetic import SyntheticResult
     from faithscope.report.summary import Summary
+    from faithscope.report.words import Explained
     from faithscope.result import Result
     from faithscope.runs.scheduler import Forecast
     from faithscope.verdicts.compare import Differences
@@ -206,17 +207,43 @@ def _name_some(count: str, lines: Sequence[str]) -> None:
         say(f"  … and {len(lines) - NAMED} more", "yellow", stderr=True)
 
 
-# One image, and the problem whose answer is known
+# One sample, and the problem whose answer is known
+
+
+def show_explained(explained: Sequence[Explained]) -> None:
+    """Print a text in the colours of every map, or the most salient words where there are none."""
+    from faithscope.report.words import for_terminal
+
+    out = screen()
+    if not out.is_terminal or out.no_color or out.color_system is None:
+        words = " ".join(word.text for word in explained[0].text.words if word.look != "rest")
+        say(f"\n{words}\n")
+        cells = tuple(
+            (one.method, one.text.first or one.text.note, Number(one.saco), one.flag)
+            for one in explained
+        )
+        heads = ("method", "most salient", Head("SaCo", True), "")
+        show(Table("explained", "", heads, cells, names=2))
+        return
+    grid = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    grid.add_column("method", overflow="fold")
+    grid.add_column("SaCo ↑", justify="right", no_wrap=True)
+    grid.add_column("words, coloured by their salience")
+    for one in explained:
+        name = Text(printable(one.method))
+        name.append(f"\n{one.flag}" if one.flag else "", "dim")
+        grid.add_row(name, str(Number(one.saco)), for_terminal(one.text.words))
+    show(grid)
 
 
 def show_scores(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print the SaCo of one image, one row of the scores per method."""
+    """Print the SaCo of one sample, one row of the scores per method."""
     cells = tuple((row["method"], Number(row["value"]), row["flag"]) for row in rows)
     show(Table("scores", "", ("method", Head("SaCo", True), ""), cells))
 
 
 def show_story(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print SaCo and AOPC of one image, each beside the range of its random draws."""
+    """Print SaCo and AOPC of one sample, each beside the range of its random draws."""
     heads = ("method", Head("SaCo", True), "random", Head("AOPC", True), "random", "")
     cells = tuple(
         (

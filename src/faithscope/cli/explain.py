@@ -1,9 +1,9 @@
-"""`faithscope explain`: what each method says about one image."""
+"""`faithscope explain`: what each method says about one image or text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +17,8 @@ from faithscope.cli.shared import (
     examples,
     make_folder,
     note_left_out,
-    path_argument,
     path_option,
+    typed_path,
 )
 from faithscope.errors import FaithscopeError
 from faithscope.request import Given, Perturb, check_request
@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from faithscope.models import Model
+    from faithscope.report.words import Explained
     from faithscope.result import Result
 
 PICTURES = (".png", ".pdf", ".svg")
+PAGE = ".html"
+"""Only of texts."""
 STORY_DRAWS = 10
-"""Draws of random attribution in a story: one draw on one image may be lucky."""
+"""Draws of random attribution in a story: one draw on one sample may be lucky."""
 OPTIONS = (
-    *("model", "methods", "output", "k", "fill", "units", "upsample", "random_draws", "seed"),
-    *("checkpoint", "pretrained", "device", "trust_remote_code"),
+    *("model", "methods", "output", "k", "fill", "units", "side", "upsample"),
+    *("random_draws", "seed", "checkpoint", "pretrained", "device", "trust_remote_code"),
 )
 
 
@@ -42,6 +45,7 @@ OPTIONS = (
     epilog=examples(
         "faithscope explain cat.jpg --methods rollout,gradient --out cat.png",
         "faithscope explain cat.jpg --methods rollout,gradient --story --out cat.pdf",
+        "faithscope explain 'a gripping film' --model hf:FOLDER --out film.html",
     )
 )
 @takes_request(
@@ -51,9 +55,12 @@ OPTIONS = (
 )
 def explain(
     context: typer.Context,
-    image: Annotated[
-        Path,
-        path_argument(metavar="IMAGE", help="An image file, or bundled:cifar10:N."),
+    sample: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IMAGE|TEXT…",
+            help="An image file, or bundled:cifar10:N; for a text model a text, or two as a pair.",
+        ),
     ],
     asked: dict[str, Any],
     target: Annotated[
@@ -64,8 +71,8 @@ def explain(
         Path | None,
         path_option(
             metavar="FILE.png",
-            help="The picture, .png, .pdf or .svg. [default: IMAGE-explained.png or "
-            "IMAGE-story.png here]",
+            help="The picture, .png, .pdf or .svg; of a text also a page, .html. [default: "
+            "IMAGE-explained.png or IMAGE-story.png here; of a text none]",
         ),
     ] = None,
     story: Annotated[
@@ -78,21 +85,20 @@ def explain(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Draw the maps of one image, each with its SaCo, or its story."""
+    """Show what each method says about one image or text, with its SaCo, or its story."""
     from faithscope.cli.console import print_json, run_with_progress, say_files, waiting
 
     typed = context.get_parameter_source("random_draws")
     if typed is not None and typed.name == "COMMANDLINE" and not story:
         raise FaithscopeError("--random-draws needs --story: add it, or leave it out.")
-    path = out or Path(f"{image.stem.replace(':', '-')}-{'story' if story else 'explained'}.png")
-    if path.suffix.lower() not in PICTURES:
-        raise FaithscopeError(f"'{path}' is not a picture: name a file .png, .pdf or .svg.")
-    make_folder(path.parent)
+    if out is not None:
+        _check_suffix(out, (*PICTURES, PAGE))
+        make_folder(out.parent)
     request = check_request(
         Perturb,
         {
             **asked,
-            "data": str(image),
+            "data": sample[0],
             "metrics": ("saco", "aopc") if story else ("saco",),
             "target": "predicted" if target is None else target,
             **({} if story else {"random_draws": 0}),
@@ -100,44 +106,70 @@ def explain(
     )
     with waiting(f"loading {request.model}"):
         from faithscope.api import prepare_request
+        from faithscope.models import TextModel
         from faithscope.probes.perturb.probe import load_named_model, with_code, with_model
 
-        loaded = load_named_model(request, allow_code=True)
-        inputs = _read_input(image, loaded)
-        given = Given(model=loaded, data=inputs)
+        model, shown = load_named_model(request, allow_code=True), None
+        data: Any
+        if isinstance(model, TextModel):
+            from faithscope.cli.texts import read_text
+
+            shown = read_text(sample, model, request)
+            data = shown.data
+        else:
+            out = out or Path(f"{_stem(sample[0])}-{'story' if story else 'explained'}.png")
+            _check_suffix(out, PICTURES)
+            data = _read_image(sample, model)
+        given = Given(model=model, data=data)
         prepared = prepare_request(*with_code(with_model(request), given))
     result = run_with_progress(prepared)
     note_left_out(result.left_out)
     methods = result.manifest.plan.request.methods or ()
-    classes = _named_classes(loaded, inputs, result)
+    classes = _named_classes(model, data if shown is None else shown.inputs, result)
     scores = _story_numbers(result) if story else _sacos(result)
+    maps = {} if shown is None else make_maps(model, data, methods, result)
     if as_json:
         names = ("saco", "aopc") if story else ("saco",)
         print_json(
             {
-                "image": str(image),
-                "model": loaded.name,
+                **({"image": sample[0]} if shown is None else shown.as_data(maps)),
+                "model": model.name,
                 **classes,
                 **{name: {method: row[name] for method, row in scores.items()} for name in names},
                 "flags": {method: row["flag"] for method, row in scores.items() if row["flag"]},
                 **({"story": scores} if story else {}),
                 "left_out": [held.model_dump() for held in result.left_out],
                 "protocol": result.manifest.protocol,
-                "picture": str(path),
+                "picture": None if out is None else str(out),
             }
         )
     else:
-        _tell(classes, scores)
+        _tell(classes, scores, [] if shown is None else shown.explained(maps, scores))
+    if out is None:
+        return
     with waiting("drawing"):
-        if story:
+        if shown is not None:
+            shown.write(out, maps, scores, result, is_story=story)
+        elif story:
             from faithscope.report.story import draw_story
 
-            maps = _maps(loaded, inputs, methods, result, [0], units=request.units)
-            draw_story(loaded, inputs, maps, result, path)
+            draw_story(model, data, make_maps(model, data, methods, result), result, out)
         else:
-            draw(loaded, inputs, methods, result, path, [0])
+            draw(model, data, methods, result, out, [0])
     if not as_json:
-        say_files({"picture": path})
+        say_files({"page" if out.suffix.lower() == PAGE else "picture": out})
+
+
+def _check_suffix(path: Path, known: Sequence[str]) -> None:
+    """Refuse a file of another format than those that are known."""
+    if path.suffix.lower() not in known:
+        what = "neither a picture nor a page" if PAGE in known else "not a picture"
+        valid = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise FaithscopeError(f"'{path}' is {what}: name a file {valid}.")
+
+
+def _stem(name: str) -> str:
+    return typed_path(name).stem.replace(":", "-")
 
 
 def _sacos(result: Result) -> dict[str, dict[str, Any]]:
@@ -155,13 +187,19 @@ def _story_numbers(result: Result) -> dict[str, dict[str, Any]]:
     return {method: row.as_data() for method, row in read_story(result).items()}
 
 
-def _tell(classes: Mapping[str, Mapping[str, Any]], scores: Mapping[str, dict[str, Any]]) -> None:
-    """Print the classes and the scores."""
-    from faithscope.cli.console import say, show_scores, show_story
+def _tell(
+    classes: Mapping[str, Mapping[str, Any]],
+    scores: Mapping[str, dict[str, Any]],
+    explained: Sequence[Explained],
+) -> None:
+    """Print the classes, the words of a text in the colours of its maps, and the scores."""
+    from faithscope.cli.console import say, show_explained, show_scores, show_story
 
     for what, named in classes.items():
         if what == "predicted" or named != classes["predicted"]:
             say(f"{what}: {named['name']}, {named['probability']:.1%}")
+    if explained:
+        show_explained(explained)
     if "draws" in next(iter(scores.values())):
         show_story(
             {
@@ -171,17 +209,21 @@ def _tell(classes: Mapping[str, Mapping[str, Any]], scores: Mapping[str, dict[st
             }
             for method, row in scores.items()
         )
-    else:
+    elif not explained:
         show_scores(
             {"method": method, "value": row["saco"], **row} for method, row in scores.items()
         )
-    say("SaCo lies between -1 and 1; random salience averages 0, but not on one image.", "dim")
+    word = "text" if explained else "image"
+    say(f"SaCo lies between -1 and 1; random salience averages 0, but not on one {word}.", "dim")
 
 
-def _read_input(image: Path, model: Model) -> Tensor:
+def _read_image(given: Sequence[str], model: Model) -> Tensor:
     """Read one image file as the model's input [1, C, H, W]."""
     from faithscope.data import load_data
 
+    if len(given) > 1:
+        raise FaithscopeError(f"{model.name} reads images: give one, got {len(given)}.")
+    image = typed_path(given[0])
     if image.is_dir():
         raise FaithscopeError(
             f"'{image}' is a folder: name one image, or use `faithscope evaluate --data {image}`."
@@ -193,19 +235,20 @@ def _read_input(image: Path, model: Model) -> Tensor:
     return images
 
 
-def _named_classes(model: Model, images: Tensor, result: Result) -> dict[str, dict[str, Any]]:
-    """The predicted class of the one image and, if another was asked for, the explained one."""
+def _named_classes(model: Model, inputs: Any, result: Result) -> dict[str, dict[str, Any]]:
+    """The predicted class of the one sample and, if another was asked for, the explained one."""
     import torch
 
     from faithscope.models import undisturbed
     from faithscope.models.model import log_probabilities
 
     with undisturbed(model.module), torch.no_grad():
-        logits = model.logits(images.to(model.device))
+        logits = model.logits(inputs.to(model.device))
     probabilities = log_probabilities(logits, model.output)[0].exp().tolist()
     sample = result.samples.to_pylist()[0]
     if sample["predicted"] < 0:
-        raise FaithscopeError(f"{model.name} answers NaN for this image: there is no class.")
+        word = result.manifest.sample
+        raise FaithscopeError(f"{model.name} answers NaN for this {word}: there is no class.")
     return {
         what: {
             "class": sample[column],
@@ -229,47 +272,50 @@ def draw(
 
     samples = result.samples.take(places).to_pylist()
     protocol = result.manifest.protocol
-    maps = _maps(model, images, methods, result, places)
+    maps = make_maps(model, images[places], methods, result, places, units="pixels")
     draw_explanations(
         model,
         images[places],
         maps,
         path,
-        titles=[_caption(model, sample) for sample in samples],
+        titles=[caption(model, sample) for sample in samples],
         scores={method: result.values(method, "saco")[places].tolist() for method in maps},
         subtitle=f"{model.name}: SaCo with K = {protocol['k']}, fill {protocol['fill']}",
     )
 
 
-def _maps(
+def make_maps(
     model: Model,
-    images: Tensor,
+    data: Any,
     methods: Iterable[str],
     result: Result,
-    places: list[int],
+    places: Sequence[int] = (0,),
     *,
-    units: Any = "pixels",
+    units: Any = None,
 ) -> dict[str, Tensor]:
-    """The maps that were scored of the images at some places of a result, made again."""
+    """The maps that were scored of the samples at some places of a result, made again.
+
+    Of a text they are those of the one text.
+    """
     import torch
 
     from faithscope import api
 
     protocol = result.manifest.protocol
-    maps = api.explain(
+    options = {name: protocol[name] for name in ("upsample", "side") if name in protocol}
+    maps: dict[str, Any] = api.explain(
         model,
-        images[places],
+        data,
         list(methods),
-        target=torch.tensor(result.samples.take(places)["target"].to_pylist()),
-        units=units,
-        upsample=protocol["upsample"],
+        target=torch.tensor(result.samples.take(list(places))["target"].to_pylist()),
+        units=units or protocol["units"],
         seed=protocol["seed"],
+        **options,
     )
-    assert isinstance(maps, dict)  # since a list of methods was asked for
-    return maps
+    return {label: held[0] if isinstance(held, list) else held for label, held in maps.items()}
 
 
-def _caption(model: Model, sample: Mapping[str, Any]) -> str:
+def caption(model: Model, sample: Mapping[str, Any]) -> str:
     """What is explained and how sure the model is of it; the true class first if it is another."""
     said = f"{model.class_name(sample['target'])} ({math.exp(sample['log_p0']):.0%})"
     if sample["label"] in (-1, sample["target"]):

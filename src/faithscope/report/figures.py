@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 from faithscope.data.pictures import photographs, scale_map
 from faithscope.errors import FaithscopeError
 from faithscope.models import Model
+from faithscope.models.text_model import Encoded
 from faithscope.perturb import to_pixels
 from faithscope.report.style import (
     INK,
@@ -25,17 +26,21 @@ from faithscope.report.style import (
     SCALES,
     Drawing,
     check_suffix,
+    fit,
     given_axes,
     house_style,
     ink,
     save_figure,
     wrap_label,
 )
+from faithscope.report.words import Coloured, Word, coloured, draw_words, lay_out, text_height
 
 Array = NDArray[np.float64]
 
 MAPS_PER_LINE = 6
 
+TEXT_WIDTH, TEXT_NAMES, TEXT_SIZE = 10.0, 2.9, 9.0
+"""Of a picture of texts: its width and that of the names in inches, the size of letters."""
 KEY = 0.62
 """Height of the key below the pictures, in inches."""
 _CHARACTERS_PER_INCH = 15
@@ -138,6 +143,91 @@ def explanations(
     return figure
 
 
+def draw_texts(
+    texts: Sequence[Encoded],
+    maps: Mapping[str, Sequence[Tensor]],
+    path: str | Path,
+    **options: Any,
+) -> Path:
+    """Write a picture of every text in the colours of its maps, as `explained_texts` draws it."""
+    file = Path(path)
+    check_suffix(file)
+    save_figure(explained_texts(texts, maps, **options), file)
+    return file
+
+
+def explained_texts(
+    texts: Sequence[Encoded],
+    maps: Mapping[str, Sequence[Tensor]],
+    *,
+    titles: Sequence[str] | None = None,
+    scores: Mapping[str, Sequence[float]] | None = None,
+    subtitle: str | None = None,
+) -> Figure:
+    """Draw every text in the colours of its maps, a method below the other.
+
+    Args:
+        texts: what their units are called.
+        maps: by method, a map [n] or [1, n] for each text.
+        titles: what stands above each text, such as "positive (71 %)".
+        scores: SaCo of each text, by method; written before the text.
+        subtitle: a line above the picture.
+    """
+    _check_counts("texts", len(texts), maps, titles, scores)
+    shown = [
+        {label: coloured_map(text, given[number], label) for label, given in maps.items()}
+        for number, text in enumerate(texts)
+    ]
+    left, wide = 0.15 + TEXT_NAMES, TEXT_WIDTH - TEXT_NAMES - 0.3
+    laid = [
+        {label: lay_out(held.words, wide, size=TEXT_SIZE) for label, held in own.items()}
+        for own in shown
+    ]
+    tall = [[text_height(held, size=TEXT_SIZE) + 0.06 for held in own.values()] for own in laid]
+    above, head = 0.36 * bool(subtitle), 0.3 * bool(titles)
+    kinds = {held.kind for own in shown for held in own.values()}
+    height = 0.15 + above + sum(map(sum, tall)) + len(texts) * (head + 0.2) + KEY
+    with house_style():
+        figure = Drawing(figsize=(TEXT_WIDTH, height), facecolor="white")
+
+        def write(x: float, y: float, text: str, **look: Any) -> None:
+            figure.text(x / TEXT_WIDTH, 1 - y / height, text, va="top", **look)
+
+        write(0.15, 0.15, fit(subtitle or "", TEXT_WIDTH - 0.3, size=TEXT_SIZE), color=MUTED)
+        top = 0.15 + above
+        for number, own in enumerate(laid):
+            if titles is not None:
+                title = fit(titles[number], TEXT_WIDTH - 0.3, size=11, weight="bold")
+                write(0.15, top, title, size=11, weight="bold")
+            top += head
+            for (label, placed), high in zip(own.items(), tall[number], strict=True):
+                name = fit(label, TEXT_NAMES - 0.75, size=TEXT_SIZE)
+                write(0.15, top + 0.04, name, size=TEXT_SIZE)
+                score = _score(scores or {}, label, number)
+                write(left - 0.15, top + 0.04, score, size=TEXT_SIZE, weight=700, ha="right")
+                high -= 0.06
+                place = (left / TEXT_WIDTH, 1 - (top + high) / height, wide / TEXT_WIDTH)
+                axes = figure.add_axes((*place, high / height))
+                draw_words(axes, placed, wide=wide, size=TEXT_SIZE)
+                top += high + 0.06
+            top += 0.2
+        _draw_key(figure, kinds, of_texts=True)
+    return figure
+
+
+def coloured_map(text: Encoded, values: Tensor, label: str) -> Coloured:
+    """A text in the colours of a map that has a value for each of its units."""
+    salience = as_array(values).ravel()
+    if len(salience) != len(text.words):
+        raise FaithscopeError(
+            f"The map '{label}' has {len(salience)} values for a text of {len(text.words)} units: "
+            "give what fs.explain gives for the same model and units."
+        )
+    found = coloured(text.words, salience, text.second).cut()
+    note = (Word(f"({found.note})", "rest"),) if found.note else ()
+    return replace(found, words=(*note, *found.words))
+
+
 def _lines(labels: Sequence[str]) -> list[Sequence[str]]:
     """Share the methods evenly among as few lines as hold them."""
     count = -(-len(labels) // MAPS_PER_LINE)
@@ -169,17 +259,28 @@ def check_maps(
             f"There is nothing to draw: expected images [B, C, H, W] and maps by method, got "
             f"images {list(images.shape)} and {len(maps)} methods."
         )
-    counts = {f"the maps '{label}'": len(values) for label, values in maps.items()}
-    counts |= {f"the scores of '{label}'": len(values) for label, values in (scores or {}).items()}
-    counts |= {} if titles is None else {"titles": len(titles)}
-    for name, count in counts.items():
-        if count != len(images):
-            raise FaithscopeError(f"There are {len(images)} images, but {count} of {name}.")
+    _check_counts("images", len(images), maps, titles, scores)
     for label, values in maps.items():
         if values.ndim != 3:
             raise FaithscopeError(
                 f"The maps '{label}' have shape {list(values.shape)}: expected [B, H, W]."
             )
+
+
+def _check_counts(
+    noun: str,
+    total: int,
+    maps: Mapping[str, Tensor] | Mapping[str, Sequence[Tensor]],
+    titles: Sequence[str] | None,
+    scores: Mapping[str, Sequence[float]] | None,
+) -> None:
+    """Refuse anything that there is not one of for each sample."""
+    counts = {f"the maps '{label}'": len(values) for label, values in maps.items()}
+    counts |= {f"the scores of '{label}'": len(values) for label, values in (scores or {}).items()}
+    counts |= {} if titles is None else {"titles": len(titles)}
+    for name, count in counts.items():
+        if count != total:
+            raise FaithscopeError(f"There are {total} {noun}, but {count} of {name}.")
 
 
 def as_array(values: Tensor) -> Array:
@@ -226,22 +327,26 @@ def hide_axes(axes: Axes) -> None:
 
 def _caption(scores: Mapping[str, Sequence[float]], label: str, number: int) -> str:
     """The SaCo of one map, where it is known."""
+    score = _score(scores, label, number)
+    return "no SaCo" if score == "—" else score and f"SaCo {score}"
+
+
+def _score(scores: Mapping[str, Sequence[float]], label: str, number: int) -> str:
     if label not in scores:
         return ""
     value = scores[label][number]
-    if np.isnan(value):
-        return "no SaCo"
-    return f"SaCo {value:+.2f}".replace("-", "−")
+    return "—" if np.isnan(value) else f"{value:+.2f}".replace("-", "−")
 
 
-def _draw_key(figure: Figure, kinds: set[str]) -> None:
+def _draw_key(figure: Figure, kinds: set[str], *, of_texts: bool = False) -> None:
     """Say what the colours mean, for the kinds of map that occur."""
     shown = [kind for kind in SCALES if kind in kinds]
     width, height = figure.get_size_inches()
     for place, kind in enumerate(shown):
         left = (place + 0.5) / len(shown) - 0.45 / width
         draw_scale(figure.add_axes((left, 0.42 / height, 0.9 / width, 0.12 / height)), kind)
-    said = "each map on its own scale, which ends at its 99th percentile, over the greyed image"
+    said = "each map on its own scale, which ends at its 99th percentile"
+    said += "" if of_texts else ", over the greyed image"
     if shown:
         lines = wrap_label(said, int(width * _CHARACTERS_PER_INCH))
         figure.text(0.5, 0.33 / height, lines, ha="center", va="top", color=MUTED)

@@ -16,10 +16,19 @@ from markupsafe import Markup
 from faithscope.errors import FaithscopeError
 from faithscope.markup import keep_together
 from faithscope.report.gallery import MOST_BYTES, colour_table
-from faithscope.report.sections import facts, overview, sections_of
-from faithscope.report.tables import written
+from faithscope.report.sections import (
+    Section,
+    about,
+    cost,
+    facts,
+    overview,
+    protocol,
+    sections_of,
+)
+from faithscope.report.style import Plot
+from faithscope.report.tables import choices_of, written
 from faithscope.report.trainings import mixed
-from faithscope.report.words import looks_of, word_styles
+from faithscope.report.words import Explained, looks_of, word_styles
 from faithscope.request import Place, as_place
 from faithscope.runs.files import write_output
 from faithscope.verdicts.findings import Findings
@@ -46,6 +55,45 @@ def write_page(
     return write_output(as_place(path), text.encode("utf-8", "backslashreplace"), "page")
 
 
+def write_explained(
+    found: Findings,
+    path: str | Place,
+    *,
+    title: str,
+    texts: Sequence[str],
+    explained: Sequence[Explained],
+    story: Plot | None = None,
+) -> Place:
+    """Write what each method says about one text as a page of its own.
+
+    Args:
+        found: the evaluation of the text.
+        path: the file to write.
+        title: what is explained.
+        texts: the text, or both of a pair.
+        explained: its words by method.
+        story: how the scores come about.
+    """
+    note = (
+        "SaCo says whether the words that a method calls salient are those that the model needs: "
+        "1 is the right order, −1 the wrong one; random salience averages 0, but not on one text. "
+        "Point at a word to see its salience."
+    )
+    parts = [Section("Method by method", note, explained=explained)]
+    parts += [] if story is None else [Section(story.title, plot=story)]
+    run = {
+        **_about(found, "run-0", title),
+        "headline": title,
+        "said": [f"“{text}”" for text in texts],
+        "warnings": warnings(found),
+        "facts": choices_of(found),
+        "verdicts": [],
+        "sections": [*parts, protocol(found), about(found), cost(found)],
+    }
+    text = _render([run], title=title)
+    return write_output(as_place(path), text.encode("utf-8", "backslashreplace"), "page")
+
+
 def render_page(
     results: Findings | Mapping[str, Findings],
     *,
@@ -57,6 +105,24 @@ def render_page(
     if not runs:
         raise FaithscopeError("There is no finished run to show: give at least one.")
     first = next(iter(runs.values())).manifest
+    return _render(
+        [_run(found, place, label, len(runs)) for place, (label, found) in enumerate(runs.items())],
+        title=title or f"{first.model.name} on {first.data.name}",
+        notes=[*notes, *mixed(runs)],
+        varied=_varied(runs),
+        overview=overview(runs) if len(runs) > 1 else (),
+    )
+
+
+def _render(
+    runs: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+    notes: Sequence[str] = (),
+    varied: str = "",
+    overview: Sequence[Section] = (),
+) -> str:
+    """The page with everything that it needs."""
     script = _source("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
@@ -69,14 +135,11 @@ def render_page(
             version=__version__,
             plain_colours=colour_table("plain"),
             signed_colours=colour_table("signed"),
-            title=title or f"{first.model.name} on {first.data.name}",
-            notes=[*notes, *mixed(runs)],
-            varied=_varied(runs),
-            overview=overview(runs) if len(runs) > 1 else (),
-            runs=[
-                _run(found, place, label, len(runs))
-                for place, (label, found) in enumerate(runs.items())
-            ],
+            title=title,
+            notes=list(notes),
+            varied=varied,
+            overview=overview,
+            runs=runs,
         )
     )
 
@@ -102,11 +165,7 @@ def _run(found: Findings, place: int, label: str, runs: int) -> dict[str, Any]:
     if manifest.stopping is not None:
         said.append(stopping(manifest.stopping, manifest.sample))
     return {
-        "id": f"run-{place}",
-        "label": label,
-        "model": manifest.model.name,
-        "data": manifest.data.name,
-        "created": _moment(manifest.created),
+        **_about(found, f"run-{place}", label),
         "headline": head,
         "said": said,
         "warnings": [line for line in warnings(found) if line not in head],
@@ -114,6 +173,13 @@ def _run(found: Findings, place: int, label: str, runs: int) -> dict[str, Any]:
         "verdicts": verdicts(found),
         "sections": sections_of(found, is_alone=runs == 1, most_bytes=MOST_BYTES // runs),
     }
+
+
+def _about(found: Findings, place: str, label: str) -> dict[str, Any]:
+    """What is run on what, and when."""
+    manifest = found.manifest
+    names = {"model": manifest.model.name, "data": manifest.data.name}
+    return {"id": place, "label": label, **names, "created": _moment(manifest.created)}
 
 
 def _json(data: Any) -> Markup:

@@ -27,6 +27,7 @@ from faithscope.report.trainings import (
     why_no_ends,
     without_racu,
 )
+from faithscope.report.words import Explained
 from faithscope.request import options
 from faithscope.verdicts.findings import Findings
 from faithscope.verdicts.sentences import (
@@ -69,6 +70,7 @@ class Section:
     plot: Plot | None = None
     table: Table | None = None
     texts: Sequence[Text] = ()
+    explained: Sequence[Explained] = ()
     gallery: Gallery | None = None
     facts: Sequence[Fact] = ()
     folded: Sequence[str] = ()

@@ -1,9 +1,9 @@
-"""The story of one image: what each map claims, what removing it does, and what scores make of it.
+"""The story of one sample: what each map claims, what removing it does, what scores make of it.
 
 One row per method, read from left to right: the map; how much salience each group of units holds;
 how far confidence falls without that group; which pairs of groups that puts in the right order,
 which is SaCo; and how confidence falls as the groups go one after the other, which is AOPC.
-Random attribution is drawn several times, since one draw on one image may be lucky.
+Random attribution is drawn several times, since one draw on one sample may be lucky.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from torch import Tensor
 from faithscope.data.pictures import photographs
 from faithscope.errors import FaithscopeError, choose
 from faithscope.models import Model
+from faithscope.models.text_model import Encoded
 from faithscope.perturb import to_pixels
 from faithscope.report.figures import (
     Cell,
     as_array,
+    coloured_map,
     draw_scale,
     hide_axes,
     paint,
@@ -46,6 +48,7 @@ from faithscope.report.style import (
     WORSE,
     Drawing,
     Look,
+    Plot,
     check_suffix,
     fit,
     house_style,
@@ -53,6 +56,7 @@ from faithscope.report.style import (
     shorten,
 )
 from faithscope.report.table import number
+from faithscope.report.words import Coloured, draw_words, lay_out, text_height
 from faithscope.verdicts.findings import Findings
 
 Array = NDArray[np.float64]
@@ -69,6 +73,8 @@ COLUMNS = {
 """Where a column begins and how wide it is, in inches."""
 TALL = 1.45
 """Height of photograph and panels."""
+TEXT = 4.0
+"""Width of a text that stands in the place of a map over its image."""
 NAME, BELOW = 0.5, 0.36
 """Room above the panels of a row, for its name and scores, and below them, for ticks."""
 SMALL = 7.5
@@ -84,7 +90,7 @@ _READING = (
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """What the story of one image says of one method: D draws (one if not random), K groups.
+    """What the story of one sample says of one method: D draws (one if not random), K groups.
 
     A map that could not be used has no groups; `note` says why.
 
@@ -140,7 +146,7 @@ class Row:
 
 
 def read_story(found: Findings, *, sample: int = 0) -> dict[str, Row]:
-    """What the story of one image of a run says of every method."""
+    """What the story of one sample of a run says of every method."""
     saco, aopc = _metrics(found)
     if not 0 <= sample < found.samples.num_rows:
         raise FaithscopeError(
@@ -185,14 +191,14 @@ def _metrics(found: Findings) -> tuple[str, str]:
     if not sacos or not aopcs:
         raise FaithscopeError(
             "A story needs the metrics saco (with its own weights) and aopc, got "
-            f"{', '.join(found.metrics)}: evaluate the image with both."
+            f"{', '.join(found.metrics)}: evaluate the {found.manifest.sample} with both."
         )
     return sacos[0], aopcs[0]
 
 
 def draw_story(
     model: Model,
-    image: Tensor,
+    image: Tensor | Encoded,
     maps: Mapping[str, Tensor],
     found: Findings,
     path: str | Path,
@@ -210,35 +216,33 @@ def draw_story(
 
 def story(
     model: Model,
-    image: Tensor,
+    image: Tensor | Encoded,
     maps: Mapping[str, Tensor],
     found: Findings,
     *,
     sample: int = 0,
     title: str | None = None,
 ) -> Figure:
-    """Draw how the scores of one image come about, one row per method.
+    """Draw how the scores of one image or text come about, one row per method.
 
     Args:
         model: whose normalisation is undone and whose classes are named.
-        image: [C, H, W] or [1, C, H, W], normalised for the model.
-        maps: by method of the result, [H, W] or [1, H, W], or by patch.
-        found: an evaluation that holds the image, with the metrics saco and aopc. With several
+        image: [C, H, W] or [1, C, H, W], normalised for the model; or a text as the model reads it.
+        maps: by method of the result, [H, W] or [1, H, W], or by patch; of a text [n].
+        found: an evaluation that holds the sample, with the metrics saco and aopc. With several
             random draws, their range is drawn as well.
-        sample: the place of the image in the result.
+        sample: its place in the result.
         title: what is explained. [default: the class and its probability]
     """
-    image = image[None] if image.ndim == 3 else image
-    if image.ndim != 4 or len(image) != 1 or not maps:
-        raise FaithscopeError(
-            f"A story is of one image [1, C, H, W] and its maps by method, got an image of shape "
-            f"{list(image.shape)} and {len(maps)} methods."
-        )
     told = read_story(found, sample=sample)
     for method in maps:
         choose("method of this result", method, told)
-    photograph = photographs(image, model.mean, model.std)[0]
-    cells = {method: _cell(photograph, values) for method, values in maps.items()}
+    photograph, cells = None, dict[str, Cell | Coloured]()
+    if isinstance(image, Encoded):
+        cells |= {method: coloured_map(image, held, method) for method, held in maps.items()}
+    else:
+        photograph = _photograph(model, image, maps)
+        cells |= {method: _cell(photograph, values) for method, values in maps.items()}
     about = found.samples.slice(sample, 1).to_pylist()[0]
     own = found.manifest.metrics[_metrics(found)[0]].options
     protocol = {**found.manifest.protocol, **{name: own[name] for name in ("k",) if name in own}}
@@ -246,7 +250,7 @@ def story(
     references = {name: told[name] for name in {row.reference for row in rows} if name in told}
     with house_style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for it
-        page = _Page.of(rows, references)
+        page = _Page.of(rows, references, list(cells.values()))
         heading = title or _title(model, about)
         page.draw_head(photograph, heading, [model.name, *_facts(model, about, protocol)])
         page.draw_columns(protocol)
@@ -256,33 +260,72 @@ def story(
     return page.figure
 
 
+def story_plot(
+    model: Model, image: Tensor | Encoded, maps: Mapping[str, Tensor], found: Findings
+) -> Plot:
+    """The story with its title and words, for a page."""
+    return Plot(
+        "story",
+        "How the scores come about",
+        story(model, image, maps, found),
+        f"The story of one {found.manifest.sample}, one row per method.",
+        "From left to right: what a method claims, what the removal of each group does alone, "
+        "which pairs of groups are in the right order (SaCo), and what removing one after the "
+        "other does (AOPC).",
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class _Page:
-    """The figure, with places in inches from the top left, and the limits that all rows share."""
+    """The figure, with places in inches from the top left, and the limits that all rows share.
+
+    `wider` is by how much texts are wider than maps, `tall` how tall maps or texts are.
+    """
 
     figure: Figure
     rows: int
     highest_share: float
     drops: Limits
     confidence: Limits
+    wider: float
+    tall: float
 
     head = MARGIN + TALL + 0.3
     columns = 0.78
-    row = NAME + TALL + BELOW
 
     @classmethod
-    def of(cls, rows: Sequence[Row], references: Mapping[str, Row]) -> _Page:
+    def of(
+        cls,
+        rows: Sequence[Row],
+        references: Mapping[str, Row],
+        cells: Sequence[Cell | Coloured],
+    ) -> _Page:
         """An empty page for so many rows."""
+        texts = [lay_out(c.words, TEXT, size=SMALL) for c in cells if isinstance(c, Coloured)]
+        wider = TEXT - COLUMNS["map"][1] if texts else 0.0
+        tall = max([TALL, *(text_height(text, size=SMALL) for text in texts)])
         compared = [row for row in references.values() if not row.note]
         drawn = [row for row in rows if not row.note]
-        height = cls.head + cls.columns + len(rows) * cls.row + 0.62
+        height = cls.head + cls.columns + len(rows) * (NAME + tall + BELOW) + 0.62
         return cls(
-            Drawing(figsize=(WIDTH, height), facecolor="white"),
+            Drawing(figsize=(WIDTH + wider, height), facecolor="white"),
             len(rows),
             _limits([row.share for row in drawn])[1],
             _limits([100 * row.drop for row in drawn]),
             _limits([100 * row.curve for row in [*drawn, *compared]]),
+            wider,
+            tall,
         )
+
+    @property
+    def width(self) -> float:
+        """Of the whole figure."""
+        return WIDTH + self.wider
+
+    def column(self, name: str) -> tuple[float, float]:
+        """Where a column begins and how wide it is."""
+        left, wide = COLUMNS[name]
+        return (left, wide + self.wider) if name == "map" else (left + self.wider, wide)
 
     @property
     def height(self) -> float:
@@ -293,13 +336,13 @@ class _Page:
         """New axes at a place."""
         bottom = 1 - (top + high) / self.height
         return self.figure.add_axes(
-            (left / WIDTH, bottom, wide / WIDTH, high / self.height), facecolor="none"
+            (left / self.width, bottom, wide / self.width, high / self.height), facecolor="none"
         )
 
     def text(self, left: float, top: float, text: str, **options: Any) -> None:
         """Text that begins at a place and hangs below it."""
         options = {"va": "top", **options}
-        self.figure.text(left / WIDTH, 1 - top / self.height, text, **options)
+        self.figure.text(left / self.width, 1 - top / self.height, text, **options)
 
     def picture(self, top: float, picture: Array) -> Axes:
         """An image in the first column, in its own proportions."""
@@ -309,11 +352,19 @@ class _Page:
         hide_axes(axes)
         return axes
 
-    def draw_head(self, photograph: Array, heading: str, facts: Sequence[str]) -> None:
+    def words(self, top: float, text: Coloured) -> None:
+        """A text in the first column."""
+        placed = lay_out(text.words, TEXT, size=SMALL)
+        axes = self.axes(COLUMNS["map"][0], top, TEXT, text_height(placed, size=SMALL))
+        draw_words(axes, placed, wide=TEXT, size=SMALL)
+
+    def draw_head(self, photograph: Array | None, heading: str, facts: Sequence[str]) -> None:
         """The photograph, what is explained, and how it was measured."""
-        self.picture(MARGIN, photograph)
-        left = COLUMNS["salience"][0] - 0.35
-        wide = WIDTH - MARGIN - left
+        left = MARGIN
+        if photograph is not None:
+            self.picture(MARGIN, photograph)
+            left = self.column("salience")[0] - 0.35
+        wide = self.width - MARGIN - left
         title = fit(heading, wide, size=15, weight="bold", lines=2)
         self.text(left, MARGIN - 0.02, title, size=15, weight="bold", linespacing=1.15)
         top = MARGIN + 0.12 + 0.25 * (title.count("\n") + 1)
@@ -324,22 +375,22 @@ class _Page:
 
     def draw_columns(self, protocol: Mapping[str, Any]) -> None:
         """What each column shows."""
-        words = _column_words(protocol)
-        for place, (name, (left, wide)) in enumerate(COLUMNS.items()):
-            title, said = words[name]
+        words = _column_words(protocol, of_texts=self.wider > 0)
+        for place, name in enumerate(COLUMNS):
+            (left, wide), (title, said) = self.column(name), words[name]
             room = wide + (0.35 if place < len(COLUMNS) - 1 else 0.1)
             left -= 0 if name == "map" else 0.35
             self.text(left, self.head, title, weight="bold", size=9)
             text, look = fit(said, room + 0.1, size=SMALL, lines=4), {"size": SMALL, "color": MUTED}
             self.text(left, self.head + 0.18, text, linespacing=1.2, **look)
 
-    def draw_row(self, place: int, row: Row, cell: Cell, reference: Row | None) -> None:
+    def draw_row(self, place: int, row: Row, cell: Cell | Coloured, reference: Row | None) -> None:
         """One method from its map to its scores."""
-        top = self.head + self.columns + place * self.row
-        rule = self.axes(MARGIN, top, WIDTH - 2 * MARGIN, 0.01)
+        top = self.head + self.columns + place * (NAME + self.tall + BELOW)
+        rule = self.axes(MARGIN, top, self.width - 2 * MARGIN, 0.01)
         rule.axhline(0.5, color=LINE, linewidth=1)
         rule.axis("off")
-        room = COLUMNS["pairs"][0] - MARGIN - 0.6
+        room = self.column("pairs")[0] - MARGIN - 0.6
         name = fit(row.method, room, size=10.5, weight="bold", lines=1)
         self.text(MARGIN, top + 0.1, name, size=10.5, weight="bold")
         if row.random:
@@ -347,20 +398,23 @@ class _Page:
             said = said if len(row.saco) > 1 else "one draw"
             self.text(MARGIN, top + 0.29, said, size=SMALL, color=MUTED)
         panels = top + NAME
-        axes = self.picture(panels, cell.picture)
-        if cell.note:
-            write_note(axes, cell.note)
+        if isinstance(cell, Coloured):
+            self.words(panels, cell)
+        else:
+            axes = self.picture(panels, cell.picture)
+            if cell.note:
+                write_note(axes, cell.note)
         self.draw_score("pairs", top, "SaCo", row, reference)
         self.draw_score("curve", top, "AOPC", row, reference)
         if row.note:
-            left = COLUMNS["salience"][0]
-            note = self.axes(left, panels, WIDTH - MARGIN - left, TALL)
+            left = self.column("salience")[0]
+            note = self.axes(left, panels, self.width - MARGIN - left, TALL)
             hide_axes(note)
             write_note(note, row.note)
             return
         panel = {
             name: self.axes(left, panels, wide, TALL)
-            for name, (left, wide) in COLUMNS.items()
+            for name, (left, wide) in ((name, self.column(name)) for name in COLUMNS)
             if name != "map"
         }
         _draw_salience(panel["salience"], row, self.highest_share)
@@ -375,7 +429,7 @@ class _Page:
         self, column: str, top: float, name: str, row: Row, reference: Row | None
     ) -> None:
         """A score above its panel, and where it lies among those of random draws."""
-        left = COLUMNS[column][0] - 0.35
+        left = self.column(column)[0] - 0.35
         draws = np.empty(0) if reference is None else getattr(reference, name.lower())
         mean = float(getattr(row, name.lower()).mean())
         said = f"no {name}" if np.isnan(mean) else f"{name} {number(mean)}"
@@ -412,12 +466,16 @@ class _Page:
             self.text(left + 0.3, top - 0.02, said, color=MUTED, size=SMALL)
 
 
-def _column_words(protocol: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def _column_words(
+    protocol: Mapping[str, Any], *, of_texts: bool = False
+) -> dict[str, tuple[str, str]]:
     """Title and explanation of each column."""
     units = protocol["units"]
     groups = "groups" if protocol["k"] == "auto" else f"{protocol['k']} groups"
     return {
-        "map": ("The map", "over the greyed image"),
+        "map": ("The text", f"{units} coloured by their salience")
+        if of_texts
+        else ("The map", "over the greyed image"),
         "salience": (
             "What it claims",
             f"salience of {groups} of {units}, most salient first: share of the sum of its "
@@ -449,19 +507,35 @@ def _title(model: Model, about: Mapping[str, Any]) -> str:
 
 
 def _facts(model: Model, about: Mapping[str, Any], protocol: Mapping[str, Any]) -> list[str]:
-    """What else must be known of the image and of how it was measured."""
+    """What else must be known of the sample and of how it was measured."""
     others = []
     if about["predicted"] != about["target"]:
         others.append(f"the model predicts {shorten(model.class_name(about['predicted']), 40)}")
     if about["label"] not in (-1, about["target"]):
         others.append(f"the true class is {shorten(model.class_name(about['label']), 40)}")
-    how = (
-        f"groups of {protocol['units']}, K = {protocol['k']} · "
-        f"group salience: {protocol['group']} · fill: {protocol['fill']} · "
-        f"upsampling of patch maps: {protocol['upsample']} · "
-        f"ties: {protocol['ties']} · seed: {protocol['seed']}"
-    )
+    options = {
+        "group salience": "group",
+        "fill": "fill",
+        "upsampling of patch maps": "upsample",
+        "side": "side",
+        "ties": "ties",
+        "seed": "seed",
+    }
+    known = (f"{said}: {protocol[name]}" for said, name in options.items() if name in protocol)
+    how = " · ".join((f"groups of {protocol['units']}, K = {protocol['k']}", *known))
     return ["; ".join(others), how] if others else [how]
+
+
+def _photograph(model: Model, image: Tensor, maps: Mapping[str, Tensor]) -> Array:
+    """The image itself; refused if it is not one."""
+    image = image[None] if image.ndim == 3 else image
+    if image.ndim != 4 or len(image) != 1 or not maps:
+        raise FaithscopeError(
+            f"A story is of one image [1, C, H, W] and its maps by method, got an image of shape "
+            f"{list(image.shape)} and {len(maps)} methods."
+        )
+    photograph: Array = photographs(image, model.mean, model.std)[0]
+    return photograph
 
 
 def _cell(photograph: Array, values: Tensor) -> Cell:

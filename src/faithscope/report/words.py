@@ -21,6 +21,7 @@ from rich.text import Text as RichText
 from faithscope.data.pictures import scale_map
 from faithscope.errors import printable
 from faithscope.report.style import INK, MUTED, NOTES, fit, ink, text_width
+from faithscope.report.table import Number, minus
 
 Array = NDArray[np.float64]
 Colour = tuple[float, float, float]
@@ -70,6 +71,20 @@ class Coloured:
             return self
         more = Word(f"… and {rest:,} more", "rest")
         return Coloured((*self.words[:most], more), self.kind, self.first, self.note)
+
+
+class Explained(NamedTuple):
+    """A text as a method explains it, with its SaCo and the flag of that."""
+
+    method: str
+    saco: float
+    flag: str
+    text: Coloured
+
+    @property
+    def score(self) -> str:
+        """SaCo in words."""
+        return minus(str(Number(self.saco)))
 
 
 def coloured(words: Sequence[str], salience: Array, second: int | None = None) -> Coloured:
@@ -211,8 +226,10 @@ def text_height(placed: Sequence[Placed], *, size: float) -> float:
     return (placed[-1].line + 1) * LINE * size / 72 if placed else 0.0
 
 
-def draw_words(axes: Axes, placed: Sequence[Placed], wide: float, *, size: float) -> None:
-    """Draw a text into axes whose units are inches from the top left; it may run to the left."""
+def draw_words(axes: Axes, placed: Sequence[Placed], *, wide: float, size: float) -> None:
+    """Draw a text into axes of so many inches, as tall as it is; it may run to the left."""
+    axes.set(xlim=(0, wide), ylim=(text_height(placed, size=size), 0))
+    axes.axis("off")
     to_left = runs_to_left(held.word.text for held in placed)
     for word, left, line in placed:
         held = paper_and_ink(word.look)
