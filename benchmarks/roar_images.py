@@ -7,8 +7,8 @@
 "one at a time" is what one writes first: timm's module, autocast, AdamW, batches by index, the
 same shifts and flips; it starts from the same weights and sees the same batches as the first model
 of a pack, and their first losses are compared. On a CPU, CPU time is measured, with one thread.
-`--data` takes any labelled images (the default are
-random pixels in the shape of CIFAR-10, for the speed alone).
+`--data` takes any labelled images (the default are random pixels in the shape of CIFAR-10, for the
+speed alone).
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ def one_at_a_time(
     images, (mean, std) = training.images["train"][0], training.colours
 
     def step(at: int) -> Tensor:
-        picked = rows[at, 0]
-        chosen, inside = _moved(images[picked][None], moves[at])
+        batch = at % len(rows)
+        picked = rows[batch, 0]
+        chosen, inside = _moved(images[picked][None], moves[batch])
         x = torch.where(inside, (chosen / 255 - mean) / std, 0.0)[0]
         with torch.autocast(device.type, learner.dtype, enabled=device.type == "cuda"):
             logits = forward(x)
@@ -123,7 +124,8 @@ def packed(
     rows, moves = training.draws(0)
 
     def step(at: int) -> Tensor:
-        return training.step(rows[at], moves[at], training._rate(at))
+        batch = at % len(rows)
+        return training.step(rows[batch], moves[batch], training._rate(at))
 
     started = time.perf_counter()
     step(0)

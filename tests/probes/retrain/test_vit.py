@@ -3,6 +3,7 @@
 import os
 import signal
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -176,6 +177,22 @@ class TestThePack:
         traced = torch.compile(pack_loss, dynamic=False, fullgraph=True, backend="aot_eager")
         assert torch.equal(training._descend(traced, rows[0], moves[0]), plain)
         assert torch.equal(training.parameters["heavy"].grad, gradient)
+
+
+@pytest.mark.parametrize(("gibibytes", "models"), [(139, 24), (24, 11), (8, 3), (1, 1)])
+def test_a_pack_fits_in_the_memory_of_its_gpu(gibibytes, models, monkeypatch):
+    about = SimpleNamespace(total_memory=gibibytes << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
+    held = ViTLearner(device="cuda:0")
+    images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    cifar = {
+        name: (images.expand(count, -1, -1, -1), torch.arange(count) % 10)
+        for name, count in (("train", 50_000), ("test", 10_000))
+    }
+    data = load_labelled(cifar)
+    held.encode(data)
+    assert held.pack_size == models
+    assert ViTLearner(device="cuda:0", pack_size=2).pack_size == 2
 
 
 class TestMoves:

@@ -38,10 +38,10 @@ SMOOTHING, WARM_UP, MOST_NORM = 0.1, 0.05, 1.0
 SHIFT = 8
 """Images are moved by up to this part of their side."""
 
-PACK = {"cpu": 8, "cuda": 24}
+PACK = {"cpu": 4, "cuda": 24}
 """Models that are trained together at most."""
-ROOM = {"cpu": 2 << 30, "cuda": 16 << 30}
-"""Bytes for what a step of a pack remembers."""
+ROOM_ON_CPU, ROOM_ON_GPU = 2 << 30, 1 / 3
+"""For the images of a pack and what a step remembers: bytes, and a share of a GPU's memory."""
 IMAGES_PER_PASS = {"cpu": 256, "cuda": 1 << 15}
 """Images (of all models) that are tested in one pass."""
 EXPLAINED_TOGETHER = {"cpu": 64, "cuda": 1024}
@@ -135,9 +135,15 @@ class ViTLearner:
         if not self._is_pack_given:
             tokens = min(self.recipe.batch_size, len(made.train)) * shape.tokens
             numbers = 34 + 8 * shape.mlp  # that a token leaves behind in a block, in bytes of dim
-            each = tokens * shape.depth * shape.dim * numbers
-            self.pack_size = max(1, min(self.pack_size, int(ROOM[self._place] // each)))
+            pixels = sum(part.images.numel() for _, part in made.splits)
+            each = pixels + tokens * shape.depth * shape.dim * numbers
+            self.pack_size = max(1, min(self.pack_size, int(self._room() // each)))
         return made
+
+    def _room(self) -> float:
+        if self._place == "cpu":
+            return ROOM_ON_CPU
+        return ROOM_ON_GPU * torch.cuda.get_device_properties(self.device).total_memory
 
     def shape(self, data: PixelData) -> ViTShape:
         """The sizes of the model for a data set."""
