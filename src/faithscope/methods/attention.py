@@ -47,9 +47,9 @@ def normalised_roll(row: Tensor, matrix: Tensor) -> Tensor:
 
 
 def scaled(matrix: Tensor) -> Tensor:
-    """Each matrix [B, N, N] scaled to [0, 1]; a constant one is NaN."""
+    """Each matrix [B, N, N] scaled to [0, 1]; a constant one becomes 0."""
     low, high = matrix.amin((1, 2), keepdim=True), matrix.amax((1, 2), keepdim=True)
-    return (matrix - low) / (high - low)
+    return (matrix - low) / (high - low).masked_fill(high == low, 1)
 
 
 def joined_roll(row: Tensor, matrix: Tensor, aggregate: str) -> Tensor:
@@ -234,7 +234,8 @@ def grad_cam(row: Tensor, layer: Layer, *, clamp: bool = True, minmax: bool = Tr
     .. math:: \mathrm{minmax} \Big( \mathbb{E}_h \, \overline{G}_h \, A_{L-1}[h] \Big)^+
         [\mathrm{CLS}], \qquad \overline{G}_h = \mathrm{mean}_{ij} \, G_{L-1}[h, i, j]
 
-    The matrix of all tokens is scaled, not its row; one that is constant is NaN.
+    The matrix of all tokens is scaled, not its row; one that is constant, as where no gradient is
+    positive, becomes 0.
     """
     if not layer.is_last:
         return row

@@ -149,20 +149,28 @@ class TextLayout:
         return find_token(gradients, head, logits, self.model.name, dtype)
 
     def check(self, first: nn.Module, embedded: Tensor, logits: Tensor, prefix: int) -> None:
-        """Make sure that the model answers to word embeddings as it does to the tokens."""
-        module = self.model.module
-        if module in _READ_ALIKE:
-            return
-        with torch.no_grad():
-            off = deviation(logits[:1], self.model.logits(self.texts[:1]))
-        if not off <= tolerance(logits.dtype):
-            what = f"it reads word embeddings otherwise than tokens (off by {off:.1e})"
-            raise FaithscopeError(
-                f"{self.model.name} cannot be explained by gradients or attention, since {what}: "
-                "give maps of your own.",
-                reason=what,
-            )
-        _READ_ALIKE.add(module)
+        check_reading(self.model, self.texts, logits)
 
     def to_map(self, values: Tensor, prefix: int) -> Tensor:
         return self.texts.by_unit(values)[:, None]
+
+
+def check_reading(model: TextModel, texts: TokenInputs, logits: Tensor | None = None) -> None:
+    """Make sure that a model answers to word embeddings as it does to the tokens.
+
+    `logits` are its answers to the embeddings, if they are known.
+    """
+    if model.module in _READ_ALIKE:
+        return
+    one = texts[:1]
+    with torch.no_grad():
+        found = model.read(one, model.embed(one)) if logits is None else logits[:1]
+        off = deviation(found, model.logits(one))
+    if not off <= tolerance(found.dtype):
+        what = f"it reads word embeddings otherwise than tokens (off by {off:.1e})"
+        raise FaithscopeError(
+            f"{model.name} cannot be explained by gradients or attention, since {what}: give maps "
+            "of your own.",
+            reason=what,
+        )
+    _READ_ALIKE.add(model.module)

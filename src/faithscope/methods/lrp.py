@@ -81,7 +81,7 @@ def partial_lrp(
     .. math:: \mathbb{E}_h (C_{L-1})^+ [\mathrm{CLS}]
 
     With `gradient`, relevance is multiplied by the attention's gradient before the clamp; with
-    `minmax` the matrix of all tokens is scaled to [0, 1], and a constant one is NaN.
+    `minmax` the matrix of all tokens is scaled to [0, 1].
     """
     if not layer.is_last:
         return row

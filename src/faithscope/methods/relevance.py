@@ -328,11 +328,11 @@ class Descent:
         kind = relevance.dtype  # a softmax may run in another
         query, key, value, product, attention, mixed = (part.detach().to(kind) for part in parts)
         to_attention, to_value = product_relevance(attention, value, mixed, relevance)
-        to_product, scores = to_attention, seen.scores.detach().to(kind)
+        to_product = to_attention
         if self.of_texts:
-            to_product, _ = add_relevance(
-                scores, torch.zeros_like(scores), to_attention, self.rules
-            )
+            scores = seen.scores.detach().to(kind).masked_fill(attention == 0, 0)  # not -inf · 0
+            mask = torch.zeros_like(scores)
+            to_product, _ = add_relevance(scores, mask, to_attention, self.rules)
         to_query, to_key = product_relevance(query, key.mT, product, to_product)
         self.cams.insert(0, to_attention.reshape(self.images, -1, *to_attention.shape[-2:]))
         for tensor, found, side in (

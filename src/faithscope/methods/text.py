@@ -19,6 +19,7 @@ from torch import Size, Tensor
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Layer
 from faithscope.methods.gradient import Integral, check_steps
+from faithscope.methods.layout import check_reading
 from faithscope.methods.method import Method, method, register_method
 from faithscope.methods.trace import no_gradient
 from faithscope.models import TextModel, TokenInputs
@@ -136,6 +137,7 @@ def token_evidence(evidence: Evidence, measure: Method) -> TokenEvidence:
         gradient = Layer(0, evidence).stream_gradient()
     if "path_gradient" in measure.needs:
         path = path_of(measure)
+        check_reading(model, inputs)
         baseline = _baseline(evidence, path.baseline, at_words=at_words)
         along = _path_gradient(evidence, path.points, embeddings, baseline, at_words=at_words)
     return TokenEvidence(

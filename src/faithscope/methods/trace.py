@@ -20,9 +20,9 @@ from torch.utils.checkpoint import checkpoint
 
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
-from faithscope.methods.layout import Inputs, Layout, layout_of
+from faithscope.methods.layout import Inputs, Layout, check_reading, layout_of
 from faithscope.methods.readout import tokenwise
-from faithscope.models import Model, ViTView
+from faithscope.models import Model, TextModel, TokenInputs, ViTView
 from faithscope.models.attention import places_of
 from faithscope.models.tape import Call, Tape, first_tensor, tensors_in
 
@@ -47,7 +47,8 @@ def gather(
     layout = layout_of(model, inputs)
     about = (model, inputs, embedded)
     needs -= {"path_gradient", "statistics"}  # a method's own passes, and what no pass shows
-    if target is not None and not needs:
+    if not needs:
+        target = _predicted(model, inputs, embedded) if target is None else target
         return Evidence(*about, target, keys, seed, batch_size=batch_size)
     vit = model.require_vit("Attention") if needs & (_OF_ATTENTION | _OF_STREAM) else None
     # without a graph nobody sees what else of the input blocks and head are given
@@ -64,6 +65,8 @@ def gather(
             stack.enter_context(checkpointing([*vit.blocks.values()]))
         logits = model.read(inputs, leaf)
         record.close()
+        if vit is None and isinstance(model, TextModel) and isinstance(inputs, TokenInputs):
+            check_reading(model, inputs, logits.detach())
         prefix = 0 if vit is None else _check(record, vit, model, layout, needs)
         if target is None:
             target = logits.detach().argmax(-1)
@@ -84,6 +87,14 @@ def gather(
     found = {"readout": readout, "prefix_tokens": prefix, "moved": moved}
     trace = record.trace(logits, needs, **found, **gradients)
     return Evidence(*about, target, keys, seed, batch_size=batch_size, trace=trace)
+
+
+def _predicted(model: Model, inputs: Inputs, embedded: Tensor) -> Tensor:
+    """The class of each input, from a pass that nobody else reads."""
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), one_kernel():
+        text = isinstance(model, TextModel)
+        logits = model.logits(inputs) if text else model.read(inputs, embedded)
+    return logits.argmax(-1)
 
 
 def _backward(

@@ -41,6 +41,8 @@ _PROJECTIONS = (
     ("Wqkv",),
     ("in_proj", "attn_drop"),
     ("c_attn",),
+    ("query_proj", "key_proj", "value_proj"),
+    ("query_key_value",),
 )
 """Names under which attention modules keep the linear layers that make queries, keys, values."""
 

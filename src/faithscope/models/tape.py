@@ -284,6 +284,8 @@ class Tape(TorchFunctionMode):
         same = isinstance(result, Tensor) and result.shape == inputs[0].shape
         if name == "linear" and len(inputs) == 1 and first is inputs[0]:
             return "linear", kwargs.get("weight", args[1] if len(args) > 1 else None)
+        if name == "addmm" and len(args) == 3 and not kwargs and len(inputs) == 1:
+            return ("linear", args[2].mT) if args[1] is inputs[0] else ("unknown", None)
         if name in ("conv2d", "conv1d") and len(inputs) == 1 and first is inputs[0]:
             return "convolution", None
         if name in MATRIX_PRODUCTS:

@@ -76,11 +76,21 @@ class TextModel(Model):
 
     def read(self, inputs: Any, embedded: Tensor) -> Tensor:
         """Run the model on other word embeddings [B, T, E] in the places of these texts."""
-        return self._answer(inputs, {"inputs_embeds": embedded})
+        try:
+            return self._answer(inputs, {"inputs_embeds": embedded})
+        except NotImplementedError as error:
+            reason = f"it takes no word embeddings ({str(error).splitlines()[0]})"
+            raise FaithscopeError(
+                f"{self.name} cannot be explained by gradients or attention, since {reason}: give "
+                "maps of your own.",
+                reason=reason,
+            ) from None
 
-    def _answer(self, inputs: TokenInputs, words: dict[str, Tensor]) -> Tensor:
+    def _answer(self, inputs: TokenInputs, words: dict[str, Any]) -> Tensor:
         if self._has_types:
             words["token_type_ids"] = inputs.types
+        if self._has_cache:  # of a decoder, which a block that is run once more would fill again
+            words["use_cache"] = False
         config: Any = self.module.config
         unset = getattr(config, "pad_token_id", None) is None
         if unset:  # decoders refuse several texts if they could be padded; ours never are
@@ -100,9 +110,16 @@ class TextModel(Model):
 
     @cached_property
     def _has_types(self) -> bool:
-        takes = signature(self.module.forward).parameters
         kinds = getattr(self.module.config, "type_vocab_size", 0)
-        return "token_type_ids" in takes and int(kinds or 0) > 1
+        return "token_type_ids" in self._takes and int(kinds or 0) > 1
+
+    @cached_property
+    def _has_cache(self) -> bool:
+        return "use_cache" in self._takes
+
+    @cached_property
+    def _takes(self) -> frozenset[str]:
+        return frozenset(signature(self.module.forward).parameters)
 
     def numbers(self, inputs: Any) -> int:
         """How many numbers the model reads of one text."""

@@ -76,7 +76,8 @@ def find_vit(
             return describe_hierarchy(module) or stack
         stages = describe_stages(module, (view.module for _, _, view in stack))
         if stages is not None or find_patch_size(module, None) is None:
-            reason = describe_hierarchy(module) or stages
+            seen = any(attention_parts(module))  # by other names than projections of texts have
+            reason = (describe_hierarchy(module) if seen else None) or stages
             if reason is not None:
                 return reason
     else:
