@@ -1,10 +1,13 @@
 """How much slower is `evaluate` than bare forwards of the same number and batch size?
 
 Maps are given, so that only ranking, perturbing, running and scoring are timed. Both sides are
-measured in turn, in one process, on the same machine; the ratio is of their medians.
+measured in turn, in one process, on the same machine; the ratio is of their medians. Texts have the
+lengths of SST's test sentences, and bare forwards of texts run those of one length together.
 
     python benchmarks/overhead.py                                  # vit_tiny, CPU, 1 thread
     python benchmarks/overhead.py --model vit_base_patch16_224 --device cuda --images 256
+    python benchmarks/overhead.py --texts 8                        # of MiniLM's size, CPU, 1 thread
+    python benchmarks/overhead.py --texts 20000 --device cuda --maps 3
 """
 
 from __future__ import annotations
@@ -15,13 +18,27 @@ import json
 import platform
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import timm
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import BertProcessing
 from torch import Tensor
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 import faithscope as fs
+from faithscope.metrics import resolve_metrics
+from faithscope.models import Model
+from faithscope.probes.perturb.plan import plan_map
+
+SST = (2, 7, 8, 10, 11, 13, 14, 15, 17, 18, 19, 20, 21, 23, 24, 25, 27, 29, 32, 35, 56)
+"""Words of SST's test sentences, at every 5 % of them."""
 
 
 def main() -> None:
@@ -29,29 +46,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="vit_tiny_patch16_224")
     parser.add_argument("--images", type=int, default=2)
+    parser.add_argument("--texts", type=int, help="so many texts instead of images")
     parser.add_argument("--maps", type=int, default=11)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, help="1 on a CPU, the library's choice on a GPU")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--fill", default="mean")
+    parser.add_argument("--fill", default="auto")
+    parser.add_argument("--cpu-time", action="store_true", help="of a machine that others use, too")
     options = parser.parse_args()
     if options.threads or options.device == "cpu":
         torch.set_num_threads(options.threads or 1)
-    generator = torch.Generator().manual_seed(0)
-    module = timm.create_model(options.model).eval().to(options.device)
-    model = fs.wrap(module, mean=(0.5,) * 3, std=(0.5,) * 3, name=options.model)
-    size = model.input_size or (224, 224)
-    images = torch.randn(options.images, 3, *size, generator=generator)
-    maps = {
-        f"map{index}": torch.rand(options.images, *size, generator=generator)
-        for index in range(options.maps)
-    }
+    model, data, maps = texts(options) if options.texts else images(options)
 
     def evaluate() -> fs.Result:
         return fs.evaluate(
             model,
-            images,
+            data,
             maps=maps,
             random_draws=0,
             fill=options.fill,
@@ -65,13 +76,15 @@ def main() -> None:
         request.batch_size,
         request.precision,
     )
-    bare = bare_forwards(module, images, passes, batch, precision)
+    given = calls(model, data, options.maps, passes, batch)
+    bare = bare_forwards(model, given, precision)
     bare()
-    print(f"{options.model}, {passes} passes, batch {batch}, {precision}", flush=True)
+    print(f"{model.name}, {passes} passes, batch {batch}, {precision}", flush=True)
+    clock = time.process_time if options.cpu_time else time.perf_counter
     ours, theirs = [], []
     for number in range(options.rounds):
-        theirs.append(seconds(bare))
-        ours.append(seconds(evaluate))
+        theirs.append(seconds(bare, clock))
+        ours.append(seconds(evaluate, clock))
         print(
             f"round {number + 1}: bare {passes / theirs[-1]:,.1f}/s, "
             f"evaluate {passes / ours[-1]:,.1f}/s",
@@ -84,6 +97,7 @@ def main() -> None:
         json.dumps(
             {
                 **vars(options),
+                "model": model.name,
                 "passes": passes,
                 "batch": batch,
                 "precision": precision,
@@ -97,23 +111,91 @@ def main() -> None:
     )
 
 
+def images(options: argparse.Namespace) -> tuple[Model, Tensor, dict[str, Tensor]]:
+    """A model of timm, random images and a few random maps of them."""
+    generator = torch.Generator().manual_seed(0)
+    module = timm.create_model(options.model).eval().to(options.device)
+    model = fs.wrap(module, mean=(0.5,) * 3, std=(0.5,) * 3, name=options.model)
+    size = model.input_size or (224, 224)
+    made = torch.randn(options.images, 3, *size, generator=generator)
+    maps = (torch.rand(options.images, *size, generator=generator) for _ in range(options.maps))
+    return model, made, {f"map{index}": one for index, one in enumerate(maps)}
+
+
+def texts(options: argparse.Namespace) -> tuple[Model, list[str], dict[str, list[Tensor]]]:
+    """A BERT of MiniLM's size, texts of random words and a few random maps of them."""
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(30_517))]
+    words = Tokenizer(WordLevel({name: at for at, name in enumerate(names)}, unk_token="[UNK]"))
+    words.pre_tokenizer = WhitespaceSplit()
+    words.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    special = {
+        f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")
+    }
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, **special)
+    config = BertConfig(
+        vocab_size=len(names),
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+    )
+    torch.manual_seed(0)
+    module = BertForSequenceClassification(config).eval().to(options.device)
+    rng = np.random.default_rng(0)
+    lengths = np.interp(rng.random(options.texts), np.linspace(0, 1, 21), SST).astype(int)
+    made = [" ".join(f"w{word}" for word in rng.integers(0, 30_517, n)) for n in lengths]
+    maps = {
+        f"map{index}": [torch.from_numpy(rng.random(n)) for n in lengths]
+        for index in range(options.maps)
+    }
+    return fs.wrap(module, tokenizer=tokenizer, name="MiniLM's size"), made, maps
+
+
+def calls(model: Model, data: Any, maps: int, passes: int, batch: int) -> list[dict[str, Tensor]]:
+    """The inputs of as many passes in batches as full as can be: those of one length together."""
+    if isinstance(data, Tensor):
+        inputs = data.repeat(batch // len(data) + 1, 1, 1, 1)[:batch].contiguous()
+        return [{"": inputs[:size]} for size in batches(passes, batch)]
+    counts = Counter[int]()
+    for one in fs.load_data(data, model).encoded:
+        plan = plan_map(resolve_metrics("all"), len(one.words), k=10, auto=10)
+        counts[len(one.ids)] += plan.shared + maps * len(plan.own)
+    assert counts.total() == passes
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for length, count in counts.items():
+        ids = torch.randint(5, 30_000, (batch, length), generator=generator)
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        given["token_type_ids"] = torch.zeros_like(ids)
+        sizes = batches(count, batch)
+        made += [{name: part[:size] for name, part in given.items()} for size in sizes]
+    return made
+
+
+def batches(count: int, most: int) -> list[int]:
+    """So many rows in batches of at most `most`."""
+    return [most] * (count // most) + ([count % most] if count % most else [])
+
+
 def bare_forwards(
-    module: torch.nn.Module, images: Tensor, passes: int, batch: int, precision: str
+    model: Model, given: list[dict[str, Tensor]], precision: str
 ) -> Callable[[], None]:
     """The same number of forwards, same batch size and precision, nothing else."""
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp64": torch.float64}.get(precision)
-    runner = module if dtype is None else copy.deepcopy(module).to(dtype)
-    device = next(module.parameters()).device
-    inputs = images.to(device, dtype or torch.float32).repeat(batch // len(images) + 1, 1, 1, 1)
-    inputs = inputs[:batch].contiguous()
-    sizes = [batch] * (passes // batch) + ([passes % batch] if passes % batch else [])
+    runner = model.module if dtype is None else copy.deepcopy(model.module).to(dtype)
+    device = model.device
+
+    def placed(part: Tensor) -> Tensor:
+        return part.to(device, dtype) if part.is_floating_point() and dtype else part.to(device)
+
+    there = [{name: placed(part) for name, part in one.items()} for one in given]
 
     def run() -> None:
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         with torch.inference_mode():
-            for size in sizes:
-                runner(inputs[:size])
+            for one in there:
+                runner(one[""]) if "" in one else runner(**one)
         if device.type == "cuda":
             torch.cuda.synchronize()
         torch.set_float32_matmul_precision(before)
@@ -121,11 +203,11 @@ def bare_forwards(
     return run
 
 
-def seconds(call: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    started = time.perf_counter()
+def seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
+    """What one call takes by a clock."""
+    started = clock()
     call()
-    return time.perf_counter() - started
+    return clock() - started
 
 
 if __name__ == "__main__":

@@ -223,7 +223,7 @@ def test_a_side_that_is_not_there_costs_the_text():
 def test_long_texts_are_cut_with_a_warning():
     with pytest.warns(UserWarning, match="1 text was longer than the 64 tokens"):
         result = fs.evaluate(MODEL, ["good film " * 40, TEXTS[2]], "gradient", random_draws=0)
-    assert result.tables["maps"]["units"].to_pylist() == [14, 62]
+    assert result.tables["maps"]["units"].to_pylist() == [62, 14]
 
 
 # --- Models ---
@@ -296,7 +296,7 @@ def test_a_method_of_images(method):
         ({"target": 7}, ["class 7"]),
         ({"labels": [0]}, ["each of the 6 texts, got 1"]),
         ({"labels": 3}, ["each of the 6 texts, got one"]),
-        ({"maps": {"mine": [np.ones(6)] * 6}}, ["'mine' have 6 numbers for '5': expected 7"]),
+        ({"maps": {"mine": [np.ones(6)] * 6}}, ["'mine' have 6 numbers for '2': expected 14"]),
         ({"maps": {"mine": np.ones(6)}}, ["'mine' have shape [6]", "one number for each unit"]),
     ],
 )
@@ -366,3 +366,14 @@ def test_a_folder_without_a_tokenizer(tmp_path):
     classifier("Bert", torch.float32).save_pretrained(tmp_path / "model")
     said = fails("evaluate", "--model", f"hf:{tmp_path / 'model'}", "--data", "a film")
     assert "without a fast tokenizer" in said and "network" not in said
+
+
+def test_the_longest_texts_come_first_and_a_forecast_takes_one_of_median_length():
+    held = loaded(["", *TEXTS])
+    lengths = [len(held.encoded[place].words) for part in held.parts(2) for place in part]
+    assert lengths == sorted(lengths, reverse=True) and lengths[-1] == 0
+    (typical,) = held.typical(held.read_batches([1])[0]).samples
+    assert len(held.encoded[int(typical)].words) == lengths[3]
+    prepared = fs.prepare(MODEL, held, "gradient", "aopc")
+    assert prepared.planned.worker.example.samples == (typical,)
+    assert prepared.forecast().seconds > 0

@@ -142,6 +142,10 @@ class IndexedImages(Shown):
         """The images at some positions, those of one shape together."""
         raise NotImplementedError
 
+    def typical(self, example: Batch) -> Batch:
+        """What stands for all of them when time is measured: `example`, if all are alike."""
+        return example
+
     def batches(self, size: int) -> Iterator[Batch]:
         """Batches of at most `size` images of one shape."""
         for positions in self.parts(size):
@@ -321,6 +325,11 @@ class ShuffledImages(IndexedImages):
         """What the images are called, by position."""
         names: Sequence[str] = self.data.sample_names
         return names
+
+    def typical(self, example: Batch) -> Batch:
+        """What stands for all of them when time is measured."""
+        found: Batch = self.data.typical(example)
+        return found
 
     def parts(self, size: int) -> list[list[int]]:
         """Positions in random order."""

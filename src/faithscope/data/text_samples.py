@@ -118,13 +118,19 @@ class TextSamples(IndexedImages):
         return [tokens(one.ids, one.types) if one.ids else next(made) for one in self.items]
 
     def parts(self, size: int) -> list[list[int]]:
-        """Positions of texts of like length together, shortest first."""
-        order = sorted(range(len(self)), key=self._length)
+        """Positions of texts of like length together, longest first."""
+        order = sorted(range(len(self)), key=self._length, reverse=True)
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def _length(self, position: int) -> tuple[int, int]:
         made = self.encoded[position]
         return len(made.ids), len(made.words)
+
+    def typical(self, example: Batch) -> Batch:
+        """A text of median length."""
+        order = [place for part in self.parts(len(self)) for place in part]
+        used = [place for place in order if self.encoded[place].words]
+        return self._batch([used[len(used) // 2]])
 
     def read_batches(self, positions: Sequence[int]) -> list[Batch]:
         """Texts of equally many tokens and units together; one without units is left out."""

@@ -531,7 +531,7 @@ class _Beginning:
             for task, (positions, batches) in zip(tasks, self.parts, strict=False)
             if task.arguments["positions"] == positions
         }
-        return PerturbWorker(setup, data, pictures, self.example, read)
+        return PerturbWorker(setup, data, pictures, data.typical(self.example), read)
 
 
 def _begin(data: ImageData) -> _Beginning:
