@@ -22,6 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from faithscope.data import as_tensor
+from faithscope.data.text_samples import TextSamples
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.models import Model
 from faithscope.registry import as_list
@@ -34,7 +35,8 @@ MOST_IMAGES = 8
 """Images that are drawn if nobody says how many."""
 
 Panels = Axes | Sequence[Axes] | NDArray[Any]
-Maps = Tensor | NDArray[Any] | Mapping[str, Tensor | NDArray[Any]]
+Map = Tensor | NDArray[Any] | Sequence[Tensor]
+Maps = Map | Mapping[str, Map]
 
 __all__ = [
     "correlations",
@@ -60,9 +62,12 @@ def heatmaps(
 ) -> Figure:
     """Draw images beside their maps, one row per image and one column per method.
 
+    Texts are drawn in the colours of their maps, one line per method.
+
     Args:
-        images: [B, C, H, W] normalised for the model, or what `fs.load_data` gives.
-        maps: what `fs.explain` gives: [B, H, W] or [B, h, w], alone or by method.
+        images: [B, C, H, W] normalised for the model, or what `fs.load_data` gives; texts as it
+            gives them, by the units that were explained.
+        maps: what `fs.explain` gives: [B, H, W] or [B, h, w], alone or by method; of texts a list.
         model: whose normalisation is undone; what `fs.load_data` gives knows it. Without one,
             images are stretched to 0…1.
         titles: a caption for each image.
@@ -70,12 +75,14 @@ def heatmaps(
         limit: draw only the first so many images.
         ax: axes to draw the maps in, one for each map of the first image, of the second, and so on.
     """
-    pixels, known = _pixels(images)
-    given = dict(maps) if isinstance(maps, Mapping) else {"": maps}
-    by_name = {name: as_tensor(held, f"The maps '{name}'") for name, held in given.items()}
-    figures.check_maps(pixels, by_name, titles, scores)
     if not isinstance(limit, int) or limit < 1:
         raise FaithscopeError(f"limit must be a whole number of at least 1, got {shown(limit)}.")
+    given: dict[str, Any] = dict(maps) if isinstance(maps, Mapping) else {"": maps}
+    if isinstance(images, TextSamples):
+        return _texts(images, given, titles, scores, limit, ax)
+    pixels, known = _pixels(images)
+    by_name = {name: as_tensor(held, f"The maps '{name}'") for name, held in given.items()}
+    figures.check_maps(pixels, by_name, titles, scores)
     some = slice(limit)
     left_out = len(pixels) > limit
     return figures.explanations(
@@ -89,33 +96,70 @@ def heatmaps(
     )
 
 
+def _texts(
+    texts: TextSamples,
+    maps: Mapping[str, Any],
+    titles: Sequence[str] | None,
+    scores: Mapping[str, Sequence[float]] | None,
+    limit: int,
+    ax: Panels | None,
+) -> Figure:
+    """Texts in the colours of their maps."""
+    if ax is not None:
+        raise FaithscopeError("A picture of texts is a whole page: leave ax out.")
+    for name, held in maps.items():
+        if len(held) != len(texts):
+            raise FaithscopeError(
+                f"There are {len(texts)} texts, but {len(held)} of the maps '{name}'."
+            )
+    by_name = {
+        name: [as_tensor(one, f"The maps '{name}'") for one in held[:limit]]
+        for name, held in maps.items()
+    }
+    return figures.explained_texts(
+        texts.encoded[:limit],
+        by_name,
+        titles=None if titles is None else titles[:limit],
+        scores=None if scores is None else {name: held[:limit] for name, held in scores.items()},
+        subtitle=f"The first {limit} of {len(texts)} texts" if len(texts) > limit else None,
+    )
+
+
 def story(
     model: Model,
     image: Any,
-    maps: Mapping[str, Tensor | NDArray[Any]],
+    maps: Mapping[str, Any],
     result: Findings,
     *,
     sample: int = 0,
     title: str | None = None,
 ) -> Figure:
-    """Draw how the scores of one image come about, one row per method, from its map to SaCo.
+    """Draw how the scores of one image or text come about, one row per method, up to SaCo.
 
     It is a whole page and takes no axes.
 
     Args:
         model: whose normalisation is undone and whose classes are named.
-        image: [C, H, W] or [1, C, H, W], normalised for the model; or all images of the result, as
-            `fs.load_data` gives them.
-        maps: by method of the result, [H, W] or [1, H, W], or by patch; or those of all images.
-        result: an evaluation that holds the image, with the metrics saco and aopc.
-        sample: the place of the image in the result.
+        image: [C, H, W] or [1, C, H, W], normalised for the model; or all images or texts of the
+            result, as `fs.load_data` gives them.
+        maps: by method of the result, [H, W] or [1, H, W], or by patch; or those of all samples.
+        result: an evaluation that holds the sample, with the metrics saco and aopc.
+        sample: its place in the result.
         title: what is explained. [default: the class and its probability]
     """
-    found, (pixels, _) = _result(result), _pixels(image)
+    found = _result(result)
     if not isinstance(maps, Mapping):
         raise FaithscopeError(
             f"A story is of maps by method, {{'rollout': …}}, got {type(maps).__name__}."
         )
+    if isinstance(image, TextSamples):
+        place = _place(image, found, sample)
+        of_text = {
+            name: as_tensor(held[place], f"The maps '{name}'") for name, held in maps.items()
+        }
+        text = image.encoded[place]
+        return stories.story(model, text, of_text, found, sample=sample, title=title)
+    pixels, _ = _pixels(image)
     by_name = {name: as_tensor(held, f"The maps '{name}'") for name, held in maps.items()}
     count = found.samples.num_rows
     if pixels.ndim == 4 and len(pixels) == count > sample >= 0:
@@ -126,6 +170,21 @@ def story(
             for name, held in by_name.items()
         }
     return stories.story(model, pixels, by_name, found, sample=sample, title=title)
+
+
+def _place(texts: TextSamples, found: Findings, sample: int) -> int:
+    """Where a sample of a result stands among texts, which a run visits by their lengths."""
+    names = found.samples["sample"].to_pylist()
+    if not 0 <= sample < len(names):
+        raise FaithscopeError(
+            f"There is no sample {sample}: the result holds {len(names)}, from 0 on."
+        )
+    if names[sample] not in texts.sample_names:
+        raise FaithscopeError(
+            f"The text '{names[sample]}' of the result is not among these: give the texts that "
+            "were evaluated."
+        )
+    return texts.sample_names.index(names[sample])
 
 
 def intervals(

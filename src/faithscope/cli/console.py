@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from faithscope.verdicts.compare import Differences
     from faithscope.verdicts.findings import Findings
 
+MANY_COLOURS = ("256", "truecolor", "windows")
+"""What rich calls terminals with enough colours for a map; pipes and files have none."""
 NAMED = 10
 """How many left-out samples are named before the rest is only counted."""
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -211,11 +213,11 @@ def _name_some(count: str, lines: Sequence[str]) -> None:
 
 
 def show_explained(explained: Sequence[Explained]) -> None:
-    """Print a text in the colours of every map, or the most salient words where there are none."""
+    """Print a text in the colours of every map; without colours, its most salient words."""
     from faithscope.report.words import for_terminal
 
     out = screen()
-    if not out.is_terminal or out.no_color or out.color_system is None:
+    if out.no_color or out.color_system not in MANY_COLOURS:
         words = " ".join(word.text for word in explained[0].text.words if word.look != "rest")
         say(f"\n{words}\n")
         cells = tuple(

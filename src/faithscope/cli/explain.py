@@ -201,6 +201,7 @@ def _tell(
     if explained:
         show_explained(explained)
     if "draws" in next(iter(scores.values())):
+        say()
         show_story(
             {
                 "method": method,

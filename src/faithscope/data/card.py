@@ -1,18 +1,24 @@
-"""What a notebook shows of images: how many there are, and a few of them."""
+"""What a notebook shows of images or texts: how many there are, and a few of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from faithscope.data.images import Batch, ImageData, IndexedImages, choose_subset
 from faithscope.data.pictures import photographs, thumbnail
-from faithscope.errors import said
+from faithscope.errors import said, shortened
 from faithscope.markup import card, facts, picture, tag
 from faithscope.models import Model
 
+if TYPE_CHECKING:
+    from faithscope.data.text_samples import TextSamples
+
 MOST_PICTURES = 8
+MOST_LETTERS = 160
+"""Of a text."""
 
 
 def images_html(data: ImageData) -> str:
@@ -38,6 +44,30 @@ def images_html(data: ImageData) -> str:
         *(tag("p", line, class_="warning") for line in lost),
         facts(known),
     )
+
+
+def texts_html(data: TextSamples) -> str:
+    """Texts as a card: some of them, evenly spread, with their labels."""
+    lines = []
+    for place in choose_subset(len(data), MOST_PICTURES, None):
+        item = data.items[place]
+        said = " ‖ ".join(item.texts) or " ".join(data.encoded[place].words)
+        label = "" if data.labels is None else data.model.class_name(int(data.labels[place]))
+        parts = [tag("span", shortened(said, MOST_LETTERS), dir="auto")]
+        lines.append(tag("li", *parts, *([tag("small", f" {label}")] if label else [])))
+    units = [len(one.words) for one in data.encoded]
+    known = {
+        data.model.units: f"{min(units)} to {max(units)} a text",
+        "labels": "none" if data.labels is None else "known",
+        "cut": counted(sum(one.is_cut for one in data.encoded)),
+        "without units": counted(units.count(0)),
+    }
+    return card(f"{data.name}: {len(data):,} texts", tag("ul", *lines), facts(known))
+
+
+def counted(number: int) -> str:
+    """A number, or nothing if there are none."""
+    return f"{number:,}" if number else ""
 
 
 def _pictures(batch: Batch, model: Model | None) -> Iterator[tuple[int, Markup]]:

@@ -117,6 +117,11 @@ class TextSamples(IndexedImages):
         tokens = self.model.encode_ids
         return [tokens(one.ids, one.types) if one.ids else next(made) for one in self.items]
 
+    def _repr_html_(self) -> str:
+        from faithscope.data.card import texts_html
+
+        return texts_html(self)
+
     def parts(self, size: int) -> list[list[int]]:
         """Positions of texts of like length together, longest first."""
         order = sorted(range(len(self)), key=self._length, reverse=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from faithscope.errors import FaithscopeError
 from faithscope.markup import card, facts, tag
+from faithscope.models.text_model import TextModel
 from faithscope.models.vit import ViTView
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ when a method reads it."""
 def model_html(model: Model) -> str:
     """The model as a card: what goes in and comes out, what is known of its inside."""
     known = {
-        "input": _times(model.input_size),
-        "normalisation": _normalisation(model),
+        **_reads(model),
         "classes": _classes(model),
         "patches": _times(model.patch_size),
         "inside": _inside(model),
@@ -40,6 +40,18 @@ def model_html(model: Model) -> str:
     known["for methods that read"] = ", ".join(refused.pop(""))
     refusals = (f"Not for methods that read {', '.join(of)}. {why}" for why, of in refused.items())
     return card(model.name, facts(known), *(tag("p", tag("small", line)) for line in refusals))
+
+
+def _reads(model: Model) -> dict[str, str]:
+    """What goes in."""
+    if isinstance(model, TextModel):
+        side = "" if model.side == "both" else f", the {model.side} text of pairs"
+        return {
+            "input": f"texts of up to {model.max_length:,} tokens",
+            "units": f"{model.units}{side}",
+            "vocabulary": f"{len(model.tokenizer):,} tokens",
+        }
+    return {"input": _times(model.input_size), "normalisation": _normalisation(model)}
 
 
 def _refusal(model: Model, ask: Callable[[Model], object]) -> str:
@@ -69,8 +81,11 @@ def _classes(model: Model) -> str:
 
 
 def _inside(model: Model) -> str:
+    if isinstance(model, TextModel) and isinstance(model.vit, ViTView):
+        return f"a Transformer of {len(model.vit.attentions)} attention layers"
     if not isinstance(model.vit, ViTView):
-        return f"{type(model.module).__name__}, not known as a ViT"
+        kind = "Transformer" if isinstance(model, TextModel) else "ViT"
+        return f"{type(model.module).__name__}, not known as a {kind}"
     vit, count = model.vit, model.vit.prefix_tokens
     parts = [f"a ViT of {len(vit.attentions)} attention layers"]
     if count is not None:

@@ -75,6 +75,8 @@ TALL = 1.45
 """Height of photograph and panels."""
 TEXT = 4.0
 """Width of a text that stands in the place of a map over its image."""
+LETTERS = 9.0
+"""Their size in such a text."""
 NAME, BELOW = 0.5, 0.36
 """Room above the panels of a row, for its name and scores, and below them, for ticks."""
 SMALL = 7.5
@@ -272,6 +274,7 @@ def story_plot(
         "From left to right: what a method claims, what the removal of each group does alone, "
         "which pairs of groups are in the right order (SaCo), and what removing one after the "
         "other does (AOPC).",
+        on_paper=True,
     )
 
 
@@ -290,7 +293,6 @@ class _Page:
     wider: float
     tall: float
 
-    head = MARGIN + TALL + 0.3
     columns = 0.78
 
     @classmethod
@@ -301,12 +303,12 @@ class _Page:
         cells: Sequence[Cell | Coloured],
     ) -> _Page:
         """An empty page for so many rows."""
-        texts = [lay_out(c.words, TEXT, size=SMALL) for c in cells if isinstance(c, Coloured)]
+        texts = [lay_out(c.words, TEXT, size=LETTERS) for c in cells if isinstance(c, Coloured)]
         wider = TEXT - COLUMNS["map"][1] if texts else 0.0
-        tall = max([TALL, *(text_height(text, size=SMALL) for text in texts)])
+        tall = max([TALL, *(text_height(text, size=LETTERS) for text in texts)])
         compared = [row for row in references.values() if not row.note]
         drawn = [row for row in rows if not row.note]
-        height = cls.head + cls.columns + len(rows) * (NAME + tall + BELOW) + 0.62
+        height = _head(wider) + cls.columns + len(rows) * (NAME + tall + BELOW) + 0.62
         return cls(
             Drawing(figsize=(WIDTH + wider, height), facecolor="white"),
             len(rows),
@@ -316,6 +318,11 @@ class _Page:
             wider,
             tall,
         )
+
+    @property
+    def head(self) -> float:
+        """Where the columns begin."""
+        return _head(self.wider)
 
     @property
     def width(self) -> float:
@@ -354,9 +361,9 @@ class _Page:
 
     def words(self, top: float, text: Coloured) -> None:
         """A text in the first column."""
-        placed = lay_out(text.words, TEXT, size=SMALL)
-        axes = self.axes(COLUMNS["map"][0], top, TEXT, text_height(placed, size=SMALL))
-        draw_words(axes, placed, wide=TEXT, size=SMALL)
+        placed = lay_out(text.words, TEXT, size=LETTERS)
+        axes = self.axes(COLUMNS["map"][0], top, TEXT, text_height(placed, size=LETTERS))
+        draw_words(axes, placed, wide=TEXT, size=LETTERS)
 
     def draw_head(self, photograph: Array | None, heading: str, facts: Sequence[str]) -> None:
         """The photograph, what is explained, and how it was measured."""
@@ -464,6 +471,11 @@ class _Page:
             hide_axes(patch)
             said = f"range of {count} draws of random attribution ({names})"
             self.text(left + 0.3, top - 0.02, said, color=MUTED, size=SMALL)
+
+
+def _head(wider: float) -> float:
+    """Room for what stands above all rows: the photograph, or of a text only words."""
+    return MARGIN + (TALL if not wider else TALL - 0.3) + 0.3
 
 
 def _column_words(

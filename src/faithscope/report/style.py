@@ -128,7 +128,7 @@ class Plot:
     """A figure with its name and heading, and words for those who cannot see or read it.
 
     `looks` are those of its lines by their names, which stand beside the figure: in a file at its
-    right, on a page above it, where they may wrap.
+    right, on a page above it, where they may wrap. One `on_paper` is on white paper by night, too.
     """
 
     name: str
@@ -137,6 +137,7 @@ class Plot:
     description: str
     caption: str
     looks: Mapping[str, Look] = field(default_factory=dict)
+    on_paper: bool = False
 
     def svg(self) -> str:
         """Inline SVG for a page."""

@@ -210,7 +210,7 @@ class Placed(NamedTuple):
 
 def lay_out(words: Iterable[Word], wide: float, *, size: float) -> list[Placed]:
     """Break a text into lines of so many inches; a word that is wider than all is shortened."""
-    space, left, line, placed = 0.55 * size / 72, 0.0, 0, list[Placed]()
+    space, left, line, placed = 0.7 * size / 72, 0.0, 0, list[Placed]()
     for word in words:
         text = fit(word.text, wide, size=size)
         width = text_width(text, size=size)
