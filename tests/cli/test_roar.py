@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import faithscope as fs
 from commands import csv, fails, interrupted, rows, run
@@ -19,6 +20,7 @@ from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.finetune import FinetuneLearner
 from faithscope.probes.retrain.learner import Recipe
 from faithscope.runs import progress
+from small_images import MODEL, array_file
 
 
 @pytest.fixture
@@ -321,3 +323,44 @@ def test_progress_is_told_in_lines(texts, tmp_path, monkeypatch):
     done = r"^100% · training \d, epoch 1/1 · 4/4 trainings · .* per (minute|second) · 0:00 left$"
     assert re.search(done, told.stderr, re.M)
     assert "explaining gradient" in told.stderr
+
+
+# Images
+
+
+def test_images(tmp_path):
+    data, out = array_file(tmp_path), tmp_path / "run"
+    asked = ("roar", "--model", MODEL, "--data", data, "--fill", "blur", *QUICK)
+    forecast = run(*asked, "--dry-run")
+    assert "4 trainings, about" in forecast.stdout and not out.exists()
+    told = run(*asked, "--out", out)
+    result = fs.load_result(out)
+    assert result.headline() in told.stdout
+    assert result.manifest.protocol["fill"] == "blur"
+    assert "One image, masked step by step" in (out / "report.html").read_text(encoding="utf-8")
+    run("report", out, "--figures", tmp_path / "figures")
+    assert [*(tmp_path / "figures").glob("*masked_image*")]
+
+
+def test_a_study_of_images(tmp_path):
+    cell = {"model": MODEL, "data": array_file(tmp_path), "methods": ["gradient"], "seeds": 1}
+    short = {"levels": [50], "epochs": 1, "batch_size": 16, "fill": ["mean", "noise"]}
+    file = tmp_path / "study.yaml"
+    file.write_text(yaml.safe_dump({"kind": "retrain", **cell, **short}))
+    run("run", file, "--out", tmp_path / "runs", "--yes")
+    found = fs.load_results(tmp_path / "runs").results.values()
+    assert [held.manifest.protocol["fill"] for held in found] == ["mean", "noise"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--model", "vit", "--data", "bundled:babi1"), "are texts"),
+        (("--model", "bilstm", "--data", "bundled:cifar10"), "are images"),
+        (("--model", "vit", "--data", "bundled:cifar10", "--fill", "drop"), "fill='drop' takes"),
+        (("--model", "vit(patch=5)", "--data", "bundled:cifar10"), "whole patches of 5"),
+        (("--model", "vit", "--data", "array:nowhere.npz"), "no array file"),
+    ],
+)
+def test_what_images_cannot_be_is_refused(options, words):
+    assert words in fails("roar", *options)

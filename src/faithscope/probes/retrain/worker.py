@@ -39,8 +39,10 @@ from faithscope.runs.plan import Plan
 from faithscope.runs.tables import table_of_rows
 from faithscope.runs.task import Context, Loaded, Tables, Task
 
-TIMED_BATCHES, TIMED_ON_CPU = 8, 256
-"""Batches of a training that a forecast is made from, and samples of them at most on a CPU."""
+TIMED_BATCHES = 8
+"""Batches of a training that a forecast is made from."""
+TRAINED_ON_CPU, EXPLAINED_ON_CPU = 256, 32
+"""Samples at most on a CPU, to train on, and to be explained by one model."""
 PACKAGES = ("torch", "numpy", "scipy", "transformers")
 """What the numbers may depend on."""
 
@@ -259,9 +261,8 @@ class RetrainWorker:
         jobs = next(iter(self.jobs.values()))
         pack = jobs.packs(self.plan.pack_size)[0].jobs
         count = TIMED_BATCHES * self.learner.recipe.batch_size
-        if self.learner.device == "cpu":
-            count = min(count, TIMED_ON_CPU)
-        few, share = _few(self.data, count)
+        is_slow = self.learner.device == "cpu"
+        few, share = _few(self.data, min(count, TRAINED_ON_CPU) if is_slow else count)
         seeds = [job.seed for job in pack]
         training = self.learner.begin([few] * len(pack), seeds)
         training.run_epoch()  # what is only done once must not be multiplied
@@ -269,11 +270,14 @@ class RetrainWorker:
             training.run_epoch()
         models = [trained.weights for trained in training.finish()]
         found = {"trainings": epoch() * self.learner.recipe.epochs / len(pack) / share}
+        if is_slow:
+            models, seeds = models[:1], seeds[:1]
+            few, share = _few(self.data, min(count, EXPLAINED_ON_CPU))
         for label, item in self.measures.items():
             if item.reads_model:
                 with timed() as taken:
-                    self.masker.explain(item, models, [few] * len(pack), seeds)
-                found[f"explaining {label}"] = taken() / len(pack) / share
+                    self.masker.explain(item, models, [few] * len(models), seeds)
+                found[f"explaining {label}"] = taken() / len(models) / share
         return found
 
 
