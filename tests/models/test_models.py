@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -350,6 +351,25 @@ def test_hugging_face_folders_are_prepared_as_their_processor_does(hugging_face_
     assert model.mean == (0.1, 0.2, 0.3)
     assert model.class_name(3) == "class 3"
     assert (model.input_size, model.patch_size) == ((32, 32), (8, 8))
+
+
+def test_hugging_face_folders_need_a_processor_and_a_trained_head(
+    hugging_face_folder, tmp_path_factory
+):
+    folder, module = hugging_face_folder
+    (folder / "preprocessor_config.json").rename(folder / "elsewhere.json")
+    with refused("comes without an image processor: save one beside the model"):
+        load_model(f"hf:{folder}")
+    (folder / "elsewhere.json").rename(folder / "preprocessor_config.json")
+    module.vit.save_pretrained(folder)
+    with pytest.warns(UserWarning, match=r"no trained classifier\.bias, classifier\.weight, which"):
+        load_model(f"hf:{folder}")
+    whole = tmp_path_factory.mktemp("weights") / "whole.safetensors"
+    save_file(module.state_dict(), whole)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = load_model(f"hf:{folder}", checkpoint=whole)
+    torch.testing.assert_close(model.module.state_dict(), module.state_dict(), rtol=0, atol=0)
 
 
 def test_hugging_face_configurations_take_a_checkpoint(hugging_face_folder, tmp_path):

@@ -328,7 +328,8 @@ def _hugging_face(
             loaded, found = kind.from_pretrained(
                 name, config=config, output_loading_info=True, **how, **where, **trust
             )
-            _warn_of_untrained(f"hf:{name}", found)
+            if state is None:
+                _warn_of_untrained(f"hf:{name}", found)
             return loaded
         made: nn.Module = kind.from_config(config, **trust)
         return made
@@ -336,9 +337,19 @@ def _hugging_face(
     module: Any = _fetch(f"hf:{name}", lambda: quietly(build))
     if of_texts:
         return text_model(module, read_tokenizer(f"hf:{name}", name, trust), name=f"hf:{name}")
-    processor = _fetch(
-        f"hf:{name}", lambda: AutoImageProcessor.from_pretrained(name, **where, **trust)
-    )
+
+    def prepare() -> Any:
+        try:
+            return AutoImageProcessor.from_pretrained(name, **where, **trust)
+        except OSError:
+            if not Path(name).is_dir():
+                raise
+            raise FaithscopeError(
+                f"'hf:{name}' comes without an image processor: save one beside the model "
+                "(processor.save_pretrained)."
+            ) from None
+
+    processor = _fetch(f"hf:{name}", prepare)
 
     def transform(image: Image.Image) -> Tensor:
         pixels: Tensor = processor(images=image, return_tensors="pt")["pixel_values"][0]
