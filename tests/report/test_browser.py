@@ -37,6 +37,7 @@ from faithscope.report.removal import removal_groups
 from faithscope.runs.cards import MethodCard
 from faithscope.runs.tables import SCHEMAS, table_of_rows
 from roar_runs import make_roar, with_rows
+from text_models import text_model
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = os.environ.get("FAITHSCOPE_CHROMIUM") or shutil.which("chromium")
@@ -659,7 +660,7 @@ def test_run_without_pictures_says_so(browser, model, images, result, tmp_path):
     tables = {name: table for name, table in result.tables.items() if name != "pictures"}
     for name, each in {"none": without, "lost": replace(result, tables=tables)}.items():
         with visiting(browser, write_page(each, tmp_path / f"{name}.html")) as visit:
-            assert "This run kept no pictures" in visit.page.locator("body").inner_text()
+            assert "This run kept no images to look at" in visit.page.locator("body").inner_text()
             assert visit.page.locator(".gallery").count() == 0
             visit.page.locator("table.sortable thead button").nth(1).click()
             assert visit.page.locator("[aria-sort]").count() == 1
@@ -713,6 +714,109 @@ def test_page_of_texts_fits_a_phone(browser, texts):
         width, room = visit.page.evaluate(WIDTHS)
         assert width <= room == PHONE["width"]
         assert visit.page.locator(".hint:visible").count() > 0
+
+
+# ------------------------------------------------------------------ the gallery of texts
+
+EVIL_TEXTS = [
+    ("it was a very good film", "plain"),
+    ("the <script>alert('word')</script> plot was bad bad", EVIL),
+    ("הסרט הזה טוב מאוד", "right to left"),
+    (" ".join(["story"] * 300), "long"),
+    (("the film is good", "it was bad"), "pair"),
+]
+
+
+@pytest.fixture(scope="module")
+def of_texts() -> fs.Result:
+    """A run over texts with evil words and names, one of them long, one from right to left."""
+    model = text_model(dtype=torch.float32, max_position_embeddings=512)
+    rows = [
+        {"text": text[0], "text_pair": text[1], "id": name}
+        if isinstance(text, tuple)
+        else {"text": text, "id": name}
+        for text, name in EVIL_TEXTS
+    ]
+    methods = ["gradient", "input_x_gradient"]
+    return fs.evaluate(model, rows, methods, ["saco", "aopc"], units="words", k=3, random_draws=1)
+
+
+@pytest.fixture(scope="module")
+def gallery_of_texts(of_texts: fs.Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_page(of_texts, tmp_path_factory.mktemp("words") / "report.html")
+
+
+def test_words_have_the_colours_of_their_maps(browser, gallery_of_texts, of_texts):
+    with visiting(browser, gallery_of_texts) as visit:
+        visit.to_gallery()
+        assert visit.texts(".count") == ["5 texts"]
+        assert sorted(visit.ids()) == sorted(name for _, name in EVIL_TEXTS)
+        assert visit.page.locator("script").count() == 2 and not visit.texts("canvas")
+        visit.choose(search="very")
+        tiles = visit.page.locator(".tile:visible")
+        visit.until("document.querySelectorAll('.tile').length === 3")
+        maps = kept_maps(of_texts, "plain")
+        for place, method in enumerate(of_texts.methods):
+            kind, values = maps[method]
+            signed = kind == "signed"
+            shares = (values[0].astype(float) - (128 if signed else 0)) / (127 if signed else 255)
+            steps = [f"{kind}-{math.floor(8 * share + 0.5)}" for share in shares]
+            words = tiles.nth(place).locator(".word")
+            assert words.all_text_contents() == EVIL_TEXTS[0][0].split()
+            assert [word.get_attribute("class") for word in words.all()] == [
+                f"word {step}" for step in steps
+            ]
+            strongest = words.nth(int(np.abs(shares).argmax()))
+            assert re.match(r"salience −?1\.00 on its scale", strongest.get_attribute("title"))
+        score = of_texts.values("gradient", "saco")[of_texts.replicates.index("plain")]
+        shown = tiles.first.locator("figcaption span").last.inner_text()
+        assert float(shown.replace("−", "-")) == pytest.approx(score, abs=0.006)
+
+
+def test_the_story_of_a_text_is_told_by_keyboard(browser, gallery_of_texts):
+    with visiting(browser, gallery_of_texts) as visit:
+        visit.to_gallery()
+        visit.choose(search="story")
+        assert visit.ids() == ["long"] and "… and 180 more" in visit.texts(".tile .text")[0]
+        visit.choose(search="")
+        visit.page.locator(".open").first.press("Enter")
+        visit.page.locator("dialog[open] .method .text").first.wait_for()
+        heads = []
+        for _ in EVIL_TEXTS:
+            heads.append(visit.texts("dialog[open] .head")[0])
+            lines = visit.page.locator("dialog[open] .method .text")
+            assert lines.count() == 3 and "more" not in lines.first.inner_text()
+            visit.page.keyboard.press("ArrowRight")
+        assert len({*heads}) == len(EVIL_TEXTS)
+        visit.page.keyboard.press("Escape")
+        assert visit.page.locator("dialog[open]").count() == 0
+        visit.choose(search="right to left")
+        line = visit.page.locator(".tile .text").first
+        first, last = (line.locator(".word").nth(place).bounding_box() for place in (0, -1))
+        assert first["x"] > last["x"], "words run from right to left"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_coloured_words_are_readable(browser, gallery_of_texts, scheme):
+    with visiting(browser, gallery_of_texts, color_scheme=scheme) as visit:
+        visit.to_gallery()
+        visit.page.locator(".open").first.click()
+        visit.page.locator("dialog[open] .method .text").first.wait_for()
+        found = visit.page.evaluate(CONTRASTS)
+        assert any("plain-8" in kind for kind, _, _ in found)
+        assert faint(found) == []
+
+
+def test_a_gallery_of_texts_fits_a_phone(browser, gallery_of_texts):
+    with visiting(browser, gallery_of_texts, viewport=PHONE) as visit:
+        visit.to_gallery()
+        visit.until("document.querySelectorAll('.tile').length === 15")
+        width, room = visit.page.evaluate(WIDTHS)
+        assert width <= room == PHONE["width"]
+        visit.page.locator(".open").first.click()
+        visit.page.locator("dialog[open]").wait_for()
+        width, room, inside, wide = visit.page.evaluate(WIDTHS)
+        assert width <= room and inside <= wide <= room
 
 
 # ------------------------------------------------------------------ a thousand images

@@ -116,6 +116,8 @@ def explain(
 
             shown = read_text(sample, model, request)
             data = shown.data
+            if "k" not in asked:
+                request = request.model_copy(update={"k": shown.fewer_groups(request.k)})
         else:
             out = out or Path(f"{_stem(sample[0])}-{'story' if story else 'explained'}.png")
             _check_suffix(out, PICTURES)

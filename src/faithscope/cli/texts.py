@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from faithscope.report.words import Explained
     from faithscope.result import Result
 
-PAIR = 2
+PAIR, FEWEST = 2, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,16 @@ class Shown:
         """The text, or both of a pair; its tokens if it was given as tokens."""
         item = self.data.items[0]
         return (" ".join(self.encoded.words),) if item.ids else item.texts
+
+    def fewer_groups(self, k: Any) -> Any:
+        """As many groups as a short text has units for; SaCo needs two."""
+        units = len(self.encoded.words)
+        if units < FEWEST:
+            raise FaithscopeError(
+                f"The text has one unit, '{self.encoded.words[0]}', and SaCo compares groups of "
+                "them: give a longer text."
+            )
+        return min(k, units)
 
     def as_data(self, maps: Mapping[str, Tensor]) -> dict[str, Any]:
         """For a program to read: the texts, their units, and the salience of each by method."""

@@ -28,7 +28,7 @@ from faithscope.report.sections import (
 from faithscope.report.style import Plot
 from faithscope.report.tables import choices_of, written
 from faithscope.report.trainings import mixed
-from faithscope.report.words import Explained, looks_of, word_styles
+from faithscope.report.words import Explained, looks_of, readable, word_styles
 from faithscope.request import Place, as_place
 from faithscope.runs.files import write_output
 from faithscope.verdicts.findings import Findings
@@ -84,7 +84,7 @@ def write_explained(
     run = {
         **_about(found, "run-0", title),
         "headline": title,
-        "said": [f"“{text}”" for text in texts],
+        "said": [f"“{readable(text)}”" for text in texts],
         "warnings": warnings(found),
         "facts": choices_of(found),
         "verdicts": [],

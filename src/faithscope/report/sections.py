@@ -262,10 +262,11 @@ def protocol(found: Findings) -> Section:
     for name, value in found.manifest.protocol.items():
         if name == "specials" and not found.sparsity.num_rows:
             continue
-        meaning = known[name].meaning(value)
-        if name == "fill" and value is not None:
-            meaning = meaning.format(summary=FILLS[value].summary) if value in FILLS else ""
-        facts.append((name, written(value), meaning))
+        summary = FILLS[value].summary if name == "fill" and value in FILLS else ""
+        is_told = summary or name != "fill" or value is None
+        meaning = known[name].meaning(value) if is_told else ""
+        words = meaning.format(sample=found.manifest.sample, summary=summary)
+        facts.append((name, written(value), words))
     return Section("Protocol", facts=facts)
 
 

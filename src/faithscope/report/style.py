@@ -110,11 +110,11 @@ class Drawing(Figure):
     """
 
     def draw(self, renderer: Any) -> None:
-        with house_style(), _boxes_for_glyphs():
+        with house_style(), boxes_for_glyphs():
             super().draw(renderer)
 
     def get_tightbbox(self, *args: Any, **options: Any) -> Any:
-        with house_style(), _boxes_for_glyphs():
+        with house_style(), boxes_for_glyphs():
             return super().get_tightbbox(*args, **options)
 
     def _repr_png_(self) -> bytes:
@@ -293,7 +293,7 @@ def save_figure(figure: Figure, file: Path, *, crop: bool = False) -> None:
     content = BytesIO()
     kind = file.suffix[1:].lower()
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}  # same run, same bytes
-    with house_style(), _boxes_for_glyphs():
+    with house_style(), boxes_for_glyphs():
         figure.savefig(
             content,
             format=kind,
@@ -305,7 +305,7 @@ def save_figure(figure: Figure, file: Path, *, crop: bool = False) -> None:
 
 
 @contextmanager
-def _boxes_for_glyphs() -> Iterator[None]:
+def boxes_for_glyphs() -> Iterator[None]:
     """Say nothing of letters that the font does not have: a box stands for each."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")

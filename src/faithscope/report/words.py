@@ -20,7 +20,7 @@ from rich.text import Text as RichText
 
 from faithscope.data.pictures import scale_map
 from faithscope.errors import printable
-from faithscope.report.style import INK, MUTED, NOTES, fit, ink, text_width
+from faithscope.report.style import INK, MUTED, NOTES, boxes_for_glyphs, fit, ink, text_width
 from faithscope.report.table import Number, minus
 
 Array = NDArray[np.float64]
@@ -117,8 +117,13 @@ def with_break(words: Sequence[Word], second: int | None) -> list[Word]:
 def plain_word(word: str) -> str:
     """A word without the signs by which tokenizers mark its beginning; one must be seen."""
     bare = word.lstrip("Ġ▁") or word
-    seen = "".join(one if one in JOINERS else printable(one) for one in bare.strip())
-    return (seen.strip(JOINERS) and seen) or BLANK
+    seen = readable(bare.strip())
+    return seen if seen.strip(JOINERS) else BLANK
+
+
+def readable(text: str) -> str:
+    """A text whose signs all show, but for those that belong to words."""
+    return "".join(one if one in JOINERS else printable(one) for one in text)
 
 
 def look_of(kind: str, share: float) -> str:
@@ -211,13 +216,14 @@ class Placed(NamedTuple):
 def lay_out(words: Iterable[Word], wide: float, *, size: float) -> list[Placed]:
     """Break a text into lines of so many inches; a word that is wider than all is shortened."""
     space, left, line, placed = 0.7 * size / 72, 0.0, 0, list[Placed]()
-    for word in words:
-        text = fit(word.text, wide, size=size)
-        width = text_width(text, size=size)
-        if left and left + width > wide:
-            left, line = 0.0, line + 1
-        placed.append(Placed(word._replace(text=text), left, line))
-        left += width + space
+    with boxes_for_glyphs():
+        for word in words:
+            text = fit(word.text, wide, size=size)
+            width = text_width(text, size=size)
+            if left and left + width > wide:
+                left, line = 0.0, line + 1
+            placed.append(Placed(word._replace(text=text), left, line))
+            left += width + space
     return placed
 
 

@@ -33,7 +33,8 @@ class Option:
             file.
         is_path: whether a value is the path of a file or folder.
         modality: "image" or "text" if it has a meaning for those alone.
-        meanings: what a value means, for the reader of a page; "" stands for any other value.
+        meanings: what a value means, for the reader of a page; "" stands for any other value,
+            {sample} for what a sample is called, {summary} for what a fill does.
     """
 
     help: str

@@ -174,7 +174,7 @@ class Perturb(Request):
             metavar="predicted|label|INT",
             meanings={
                 "predicted": "The watched class is the one the model predicts for the intact "
-                "image.",
+                "{sample}.",
                 "label": "The watched class is the true one.",
                 "": "The watched class was given.",
             },
@@ -189,7 +189,7 @@ class Perturb(Request):
                 "softmax": "A probability is the softmax over all logits: one class excludes the "
                 "others.",
                 "sigmoid": "A probability is the sigmoid of the class's own logit, as of models "
-                "with several labels an image, or with one logit.",
+                "with several labels each, or with one logit.",
             },
         ),
     ] = "auto"
@@ -294,7 +294,7 @@ class Perturb(Request):
             "Number of random attributions; 0 leaves them out.",
             "a whole number from 0 to 1000",
             metavar="N",
-            meanings={"": "Number of random attributions, averaged per image."},
+            meanings={"": "Number of random attributions, averaged per {sample}."},
         ),
     ] = 3
     seed: Annotated[
@@ -313,7 +313,7 @@ class Perturb(Request):
         Option(
             "Floating-point format of the perturbed passes.",
             noun="precision",
-            meanings={"": "Floating-point format in which perturbed images were run."},
+            meanings={"": "Floating-point format in which perturbed {sample}s were run."},
         ),
     ] = "auto"
     tolerance: Annotated[
@@ -323,7 +323,7 @@ class Perturb(Request):
             "a number above 0 and below 2",
             metavar="X",
             meanings={
-                "None": "Every image is used.",
+                "None": "Every {sample} is used.",
                 "": "Images come in random order until every mean is known to within this.",
             },
         ),
@@ -335,7 +335,7 @@ class Perturb(Request):
     pictures: Annotated[
         Whole,
         Option(
-            "Number of images with thumbnails in the report's gallery.",
+            "Number of images or texts that the report's gallery shows.",
             "0 or more",
             metavar="N",
             role="running",
