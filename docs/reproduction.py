@@ -1047,6 +1047,37 @@ def fills_text(have: Summaries) -> str:
     )
 
 
+def drop(have: Summaries) -> str:
+    """How far dropping patches ranks methods as every fill does."""
+    rows = [
+        [shown, *(agreement(moved(have, "drop", "fill", fill, metric)) for fill in FILLS)]
+        for metric, shown in METRICS.items()
+    ]
+    return table([f"order of {maps_of(have, 'drop')} maps as with drop", *FILLS], rows)
+
+
+def drop_text(have: Summaries) -> str:
+    """What it means."""
+    orders = {
+        metric: {fill: moved(have, "drop", "fill", fill, metric)["agreement"] for fill in FILLS}
+        for metric in METRICS
+    }
+    every = [value for own in orders.values() for value in own.values()]
+    nearest = listed(
+        [f"{max(own, key=own.__getitem__)} by {METRICS[name]}" for name, own in orders.items()]
+    )
+    flips = [moved(have, "drop", "fill", fill, "saco")["flipped"] for fill in FILLS]
+    images = have.run("drop")["data"]["images"]
+    return (
+        f"The bundled ViT and {images:,} bundled images, by patch. On an image the order of the "
+        f"{maps_of(have, 'drop')} maps, random ones included, correlates with that under drop by "
+        f"{span(every)} over metrics and fills; by SaCo {percent(min(flips))} to "
+        f"{percent(max(flips))} of all pairs change their order. The fill that comes nearest to "
+        f"drop is {nearest}. {images:,} images of one small model show that drop is a choice of "
+        "its own, not which fill it replaces elsewhere: run `studies/drop.yaml` on your model."
+    )
+
+
 PROPOSALS = {
     "saco": "K = 10, no penalty",
     "saco(k=auto)": "K per map",
@@ -1252,6 +1283,9 @@ BLOCKS: Mapping[str, Callable[[Summaries], str]] = {
     "fills": fills,
     "fills text": fills_text,
     "fills commands": command_block("fills_base"),
+    "drop": drop,
+    "drop text": drop_text,
+    "drop commands": command_block("drop"),
     "dynamic": dynamic,
     "dynamic text": dynamic_text,
     "dynamic commands": command_block("dynamic_base"),

@@ -2,17 +2,20 @@
 
 import os
 import signal
+from io import BytesIO
 from multiprocessing import get_context
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn.functional import cross_entropy
 
 import faithscope as fs
 from faithscope import api
 from faithscope.data.labelled_images import load_labelled
+from faithscope.data.pictures import example_name
 from faithscope.methods import METHODS, method
 from faithscope.models.vit_pack import ViTShape, answer, flatten, initial, unflatten
 from faithscope.probes.retrain.images import PRESET
@@ -294,6 +297,24 @@ class TestRoar:
         assert "okens" not in words.replace("Allegedly Important Tokens", "")
         again = result.rescore(["racu(clip=false)"])
         assert again.metrics == ["racu(clip=false)"]
+
+    def test_pictures_are_what_the_next_models_see(self, whole):
+        pixels = {}
+        for row in whole.examples.to_pylist():
+            (file,) = (
+                held["content"]
+                for held in whole.pictures.to_pylist()
+                if held["sample"] == example_name(row)
+            )
+            picture = np.asarray(Image.open(BytesIO(file))).astype(int)
+            pixels[row["measure"], row["procedure"], row["k"]] = picture
+        test, labels = corner_images()["test"]
+        mean = test[0].astype(float).mean((0, 1)).round()
+        assert {row["label"] for row in whole.examples.to_pylist()} == {str(labels[0])}
+        for (_, _, k), picture in pixels.items():
+            masked = (picture == mean).all(-1)
+            assert masked.sum() == 64 * k // 100
+            assert (picture[~masked] == test[0][~masked]).all()
 
     def test_the_masks_of_roar_are_nested_and_of_the_right_size(self):
         prepared = fs.prepare_roar(corner_images(), MODEL, **SMALL)
