@@ -92,6 +92,21 @@ def test_a_model_is_a_module_a_model_or_a_name():
         fs.explain(3, images_of(SIZE), "gradient")
 
 
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (lambda: nn.LazyLinear(3), ["of Sequential has no values yet", "run the module"]),
+        (lambda: nn.Linear(8, 3, device="meta"), ["'1.weight'", "no values", "load its weights"]),
+    ],
+)
+def test_weights_without_values_are_refused(layer, words):
+    module = nn.Sequential(nn.Flatten(), layer())
+    with refused(*words):
+        fs.evaluate(module, images_of(SIZE), "gradient", "saco")
+    with refused(*words):
+        fs.wrap(module)
+
+
 def test_a_result_knows_its_methods_and_metrics_only(module):
     result = fs.evaluate(module, images_of(SIZE), "gradient", "saco")
     with refused("'rollout'", "gradient, random, random_patch"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ import torch
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from faithscope.errors import FaithscopeError, choose, shortened, shown, unknown, warn
 from faithscope.models.attention import AttentionView
@@ -136,6 +138,7 @@ def wrap(
         raise FaithscopeError(f"fs.wrap takes a torch module, got {type(module).__name__}.")
     if name is not None and (not isinstance(name, str) or not name):
         raise FaithscopeError(f"name must be a text, got {shown(name)}.")
+    _check_weights(module)
     if tokenizer is not None:
         of_images = (input_size, mean, std, transform, patch_size, prefix_tokens, readout)
         if any(given is not None for given in of_images):
@@ -186,6 +189,18 @@ def wrap(
         vit=find_vit(module, attention=attention, prefix_tokens=prefix_tokens, readout=readout),
         output=read_by or _declared_output(module),
     )
+
+
+def _check_weights(module: nn.Module) -> None:
+    """Refuse parameters and buffers that have no values."""
+    for name, held in chain(module.named_parameters(), module.named_buffers()):
+        if is_lazy(held):
+            advice = "run the module once on an image"
+        elif held.is_meta:
+            advice = "load its weights, and leave out what keeps them elsewhere (device_map)"
+        else:
+            continue
+        raise FaithscopeError(f"'{name}' of {type(module).__name__} has no values yet: {advice}.")
 
 
 def _normalisation(
