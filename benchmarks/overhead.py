@@ -5,6 +5,7 @@ measured in turn, in one process, on the same machine; the ratio is of their med
 lengths of SST's test sentences, and bare forwards of texts run those of one length together.
 
     python benchmarks/overhead.py                                  # vit_tiny, CPU, 1 thread
+    python benchmarks/overhead.py --model bundled:cifar10_vit --images 8 --cpu-time
     python benchmarks/overhead.py --model vit_base_patch16_224 --device cuda --images 256
     python benchmarks/overhead.py --texts 8                        # of MiniLM's size, CPU, 1 thread
     python benchmarks/overhead.py --texts 20000 --device cuda --maps 3
@@ -53,6 +54,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--fill", default="auto")
+    parser.add_argument("--patch-maps", action="store_true", help="maps that hide whole regions")
+    parser.add_argument("--bare-batch", type=int, help="of bare forwards; by default the same")
     parser.add_argument("--cpu-time", action="store_true", help="of a machine that others use, too")
     options = parser.parse_args()
     if options.threads or options.device == "cpu":
@@ -76,7 +79,7 @@ def main() -> None:
         request.batch_size,
         request.precision,
     )
-    given = calls(model, data, options.maps, passes, batch)
+    given = calls(model, data, options.maps, passes, options.bare_batch or batch)
     bare = bare_forwards(model, given, precision)
     bare()
     print(f"{model.name}, {passes} passes, batch {batch}, {precision}", flush=True)
@@ -112,13 +115,17 @@ def main() -> None:
 
 
 def images(options: argparse.Namespace) -> tuple[Model, Tensor, dict[str, Tensor]]:
-    """A model of timm, random images and a few random maps of them."""
+    """A bundled model or one of timm's with random weights, random images and maps of them."""
     generator = torch.Generator().manual_seed(0)
-    module = timm.create_model(options.model).eval().to(options.device)
-    model = fs.wrap(module, mean=(0.5,) * 3, std=(0.5,) * 3, name=options.model)
+    if ":" in options.model:
+        model = fs.load_model(options.model, device=options.device)
+    else:
+        module = timm.create_model(options.model).eval().to(options.device)
+        model = fs.wrap(module, mean=(0.5,) * 3, std=(0.5,) * 3, name=options.model)
     size = model.input_size or (224, 224)
     made = torch.randn(options.images, 3, *size, generator=generator)
-    maps = (torch.rand(options.images, *size, generator=generator) for _ in range(options.maps))
+    shape = model.require_grid(made, "--patch-maps") if options.patch_maps else size
+    maps = (torch.rand(options.images, *shape, generator=generator) for _ in range(options.maps))
     return model, made, {f"map{index}": one for index, one in enumerate(maps)}
 
 

@@ -1,4 +1,4 @@
-"""Write reference.md and the schema of manifests; check links and examples.
+"""Write reference.md, the schema of manifests and the command line's catalogue; check links.
 
 python docs/build.py           # writes and checks
 python docs/build.py --check   # only checks, as the tests do
@@ -14,7 +14,9 @@ import tempfile
 from dataclasses import fields
 from pathlib import Path
 
-from faithscope.cli.catalog import list_measures, list_methods, options
+from faithscope.cli.catalog import CATALOGUES, list_measures, list_methods
+from faithscope.cli.listing import FILE as CATALOGUE
+from faithscope.cli.listing import KINDS, options
 from faithscope.metrics import METRICS
 from faithscope.perturb import FILLS
 from faithscope.runs.manifest import Manifest
@@ -93,6 +95,12 @@ def schema() -> str:
     return json.dumps(Manifest.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
+def catalogue() -> str:
+    """Everything registered, for `faithscope list`, which imports none of it."""
+    entries = {kind: CATALOGUES[kind]() for kind in KINDS}
+    return json.dumps(entries, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def table(header: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
@@ -130,7 +138,7 @@ def run_examples(page: Path) -> str:
 def main() -> int:
     """Write the generated files unless only checking; report every problem."""
     problems = []
-    for file, text in ((REFERENCE, reference()), (SCHEMA, schema())):
+    for file, text in ((REFERENCE, reference()), (SCHEMA, schema()), (CATALOGUE, catalogue())):
         if "--check" not in sys.argv:
             file.write_text(text)
         elif file.read_text() != text:

@@ -63,18 +63,18 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-MODELS = ("timm", "transformers", "torchvision", "captum", "matplotlib", "scipy")
+HEAVY = (
+    *("torch", "numpy", "pyarrow", "scipy", "pandas", "matplotlib", "ray"),
+    *("timm", "transformers", "torchvision", "captum", "datasets"),
+)
 """What is needed to run something, and not to say what there is."""
 
 
 @pytest.mark.parametrize(
     ("commands", "heavy"),
     [
-        (
-            [["--help"], ["--version"], ["evaluate", "--help"], ["demmo"]],
-            ("torch", "numpy", "rich", "pyarrow", *MODELS),
-        ),
-        ([["list"], ["list", "methods", "--json"]], MODELS),
+        ([["--help"], ["--version"], ["evaluate", "--help"], ["demmo"]], ("rich", *HEAVY)),
+        ([["list"], ["list", "methods", "--json"], ["doctor"]], HEAVY),
     ],
 )
 def test_what_only_tells_imports_nothing_heavy(commands: list[list[str]], heavy: tuple[str, ...]):
@@ -89,6 +89,14 @@ def test_what_only_tells_imports_nothing_heavy(commands: list[list[str]], heavy:
     codes, found = done.stdout.splitlines()
     assert found == "[]", done.stderr
     assert codes == str([2 if words == ["demmo"] else 0 for words in commands])
+
+
+def test_with_entries_of_other_packages_the_registries_are_listed(monkeypatch):
+    groups = SimpleNamespace(groups={"console_scripts", "faithscope.metrics"})
+    monkeypatch.setattr("faithscope.cli.listing.entry_points", lambda: groups)
+    monkeypatch.setattr("faithscope.cli.listing.FILE", None)
+    found = json.loads(run("list", "metrics", "--json").stdout)
+    assert "saco" in {entry["name"] for entry in found["metrics"]}
 
 
 @pytest.mark.parametrize("command", cli.shared.ORDER)
@@ -456,7 +464,7 @@ class TestList:
 
 class TestDoctor:
     def test_a_sound_installation(self):
-        checks = json.loads(run("doctor", "--json").stdout)
+        checks = json.loads(run("doctor", "--run", "--json").stdout)
         by_name = {check["name"]: check for check in checks}
         assert by_name["bundled model"]["status"] == "ok"
         assert float(by_name["bundled model"]["detail"].split("%")[0]) > 90
@@ -465,7 +473,7 @@ class TestDoctor:
 
     def test_failures_are_told_with_advice_and_exit_1(self, monkeypatch):
         checks = [Check("python", "ok", "3"), Check("torch", "fail", "missing", "install it")]
-        monkeypatch.setattr("faithscope.cli.doctor.examine", lambda: iter(checks))
+        monkeypatch.setattr("faithscope.cli.doctor.examine", lambda run: iter(checks))
         told = run("doctor", code=1)
         assert re.search(r"^fail +torch +missing$", told.stdout, re.MULTILINE)
         assert "→ install it" in told.stdout
@@ -476,14 +484,13 @@ class TestDoctor:
             raise ImportError("libtorch is not here")
 
         monkeypatch.setattr("faithscope.models.load_model", broken)
-        told = run("doctor", code=1)
+        told = run("doctor", "--run", code=1)
         assert re.search(r"^fail +bundled model +ImportError: libtorch", told.stdout, re.MULTILINE)
         assert re.search(r"^ok +python", told.stdout, re.MULTILINE)
 
     def test_lower_bounds(self, monkeypatch):
         lines = ["numpy>=1", "torch>=999", "no-such-package>=1", "ray>=2; extra == 'ray'"]
         monkeypatch.setattr("importlib.metadata.requires", lambda _: lines)
-        monkeypatch.delattr("faithscope.models.load_model")  # no need to run the model again
         told = run("doctor", code=1)
         assert re.search(r"^ok +numpy +\d", told.stdout, re.MULTILINE)
         assert re.search(

@@ -25,6 +25,11 @@ def test_the_schema_is_that_of_the_code():
     assert docs.SCHEMA.read_text() == docs.schema(), "run `make docs`"
 
 
+def test_what_the_command_line_lists_is_what_is_registered():
+    assert docs.CATALOGUE.read_text("utf-8") == docs.catalogue(), "run `make docs`"
+    assert list(docs.KINDS) == list(docs.CATALOGUES)
+
+
 @pytest.mark.parametrize("page", docs.PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     assert docs.broken_links(page) == []

@@ -6,12 +6,12 @@ import torch
 from scipy.ndimage import gaussian_filter
 from scipy.sparse import coo_matrix
 from scipy.sparse.linalg import spsolve
-from torch.nn.functional import interpolate
+from torch.nn.functional import conv2d, interpolate
 
 from conftest import randn
 from faithscope import FaithscopeError
 from faithscope.perturb import FILLS, FillContext
-from faithscope.perturb.fills import interpolate_missing
+from faithscope.perturb.fills import _neighbours, interpolate_missing
 
 MEAN, STD = (0.5, 0.4, 0.45), (0.25, 0.2, 0.3)
 
@@ -137,6 +137,23 @@ def test_inpainting_is_the_exact_interpolation_to_a_hundredth_of_the_spread(
     for got, image, mask in zip(solved, images, masks, strict=True):
         exact = solved_exactly(image.numpy(), mask[0].numpy())
         assert np.abs(got.numpy() - exact).max() < 0.01  # images have spread 1
+
+
+@pytest.mark.parametrize("kind", ["scattered", "blocks"])
+def test_inpainting_to_the_end_is_the_exact_solution(kind):
+    images, masks = picture(37, 50), mask_of(kind, 0.7, 37, 50)
+    solved = interpolate_missing(images, masks, tolerance=1e-13)
+    for got, image, mask in zip(solved, images, masks, strict=True):
+        exact = solved_exactly(image.numpy(), mask[0].numpy())
+        np.testing.assert_allclose(got.numpy(), exact, rtol=0, atol=1e-10)
+
+
+def test_sums_of_shifted_images_are_the_convolution():
+    """What a CPU does, against what another device does."""
+    values = randn(2, 3, 9, 12)
+    weights = values.new_tensor([[1, 2, 1], [2, 0, 2], [1, 2, 1]]).expand(3, 1, 3, 3) / 12
+    expected = conv2d(values, weights, padding=1, groups=3)
+    torch.testing.assert_close(_neighbours(values), expected, rtol=0, atol=1e-14)
 
 
 def test_inpainting_adds_noise_of_a_hundredth_of_the_spread():

@@ -25,11 +25,10 @@ def list_(
     from faithscope.cli.console import print_json, show_entries, waiting
 
     with waiting("looking"):
-        from faithscope.cli.catalog import CATALOGUES, title, traits
+        from faithscope.cli.listing import KINDS, catalogue, title, traits
 
-        choose("kind of thing", what, [*CATALOGUES, "all"])
-        kinds = [kind for kind in CATALOGUES if what in (kind, "all")]
-        found = {kind: CATALOGUES[kind]() for kind in kinds}
+        choose("kind of thing", what, [*KINDS, "all"])
+        found = {kind: held for kind, held in catalogue().items() if what in (kind, "all")}
     if as_json:
         print_json(found)
         return
@@ -37,13 +36,18 @@ def list_(
         show_entries(kind, [(title(entry), entry["summary"], traits(entry)) for entry in entries])
 
 
-@app.command(epilog=examples("faithscope doctor", "faithscope doctor --json"))
-def doctor(as_json: Json = False) -> None:
+@app.command(epilog=examples("faithscope doctor", "faithscope doctor --run --json"))
+def doctor(
+    run: Annotated[
+        bool, typer.Option("--run", help="Run the bundled model, too, on the device it would use.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Check the installation, and say how to fix what is wrong."""
-    from faithscope.cli.console import print_json, show_check, waiting
+    from faithscope.cli.console import note, print_json, show_check, waiting
     from faithscope.cli.doctor import examine
 
-    checks, pending = [], examine()
+    checks, pending = [], examine(run)
     while True:
         with waiting("checking"):
             check = next(pending, None)
@@ -54,5 +58,7 @@ def doctor(as_json: Json = False) -> None:
             show_check(**asdict(check))
     if as_json:
         print_json([asdict(check) for check in checks])
+    if not run:
+        note("devices and the bundled model were not tried: faithscope doctor --run")
     if any(check.status == "fail" for check in checks):
         raise typer.Exit(SOMETHING_WRONG)

@@ -1,8 +1,13 @@
-"""What there is to choose from, as plain data: methods, metrics, measures, models … by name."""
+"""What there is to choose from, as plain data: methods, metrics, measures, models … by name.
+
+Read from the registries, with everything imported that fills them; `faithscope list` reads what
+`make docs` wrote of it to catalog.json.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
@@ -15,11 +20,9 @@ from faithscope.metrics import METRICS, BaseMetric
 from faithscope.models import BUNDLE, SOURCES
 from faithscope.perturb import FILLS
 from faithscope.probes.retrain.learners import TRAINED_MODELS
-from faithscope.registry import Registry, format_spec
+from faithscope.registry import Registry
 
 Entry = dict[str, Any]
-PROBES = {"perturb": "evaluate", "retrain": "roar"}
-"""Probes by the commands that use them."""
 
 
 def list_methods() -> list[Entry]:
@@ -99,45 +102,6 @@ CATALOGUES: Mapping[str, Callable[[], list[Entry]]] = {
 }
 
 
-def title(entry: Entry) -> str:
-    """The name of an entry and, for a metric, which way is better."""
-    if "higher_is_better" not in entry:
-        return str(entry["name"])
-    return f"{entry['name']} {'↑' if entry['higher_is_better'] else '↓'}"
-
-
-def traits(entry: Entry) -> str:
-    """Everything but name and summary, in words, on a few lines.
-
-    >>> traits({"granularity": "pixel", "needs": ["gradient"], "options": {"steps": 50}})
-    'pixel map · reads gradient · steps=50'
-    """
-    short = [
-        PROBES.get(entry.get("probe", ""), ""),
-        f"{entry['granularity']} map" if "granularity" in entry else "",
-        f"reads {', '.join(entry['needs'])}" if entry.get("needs") else "",
-        _range(entry["bounds"]) if "bounds" in entry else "",
-        ", ".join(options(entry)),
-        "in 'all'" if entry.get("in_papers") else "",
-        f"for example {entry['example']}" if "example" in entry else "",
-    ]
-    lines = [entry.get("equation", ""), " · ".join(filter(None, short)), entry.get("paper", "")]
-    return "\n".join(filter(None, lines))
-
-
-def options(entry: Entry) -> list[str]:
-    """Every option with its default and, after it, the other values it may have.
-
-    >>> options({"options": {"at": "tokens"}, "choices": {"at": ["tokens", "pixels"]}})
-    ['at=tokens|pixels']
-    """
-    said = []
-    for name, default in entry.get("options", {}).items():
-        others = [value for value in entry.get("choices", {}).get(name, ()) if value != default]
-        said.append("|".join([format_spec("", {name: default})[1:-1], *others]))
-    return said
-
-
 def _method(method: Method) -> Entry:
     return {
         "name": method.name,
@@ -157,7 +121,7 @@ def _metric(metric: type[BaseMetric]) -> Entry:
         "probe": metric.probe,
         "summary": (inspect.getdoc(metric) or "").partition("\n")[0],
         "higher_is_better": metric.higher_is_better,
-        "bounds": list(metric.bounds),
+        "bounds": [bound if math.isfinite(bound) else None for bound in metric.bounds],
         "options": {
             field.name: None if field.default is MISSING else field.default
             for field in fields(metric)
@@ -166,8 +130,3 @@ def _metric(metric: type[BaseMetric]) -> Entry:
         "equation": metric.equation,
         "in_papers": metric.in_papers,
     }
-
-
-def _range(bounds: list[float]) -> str:
-    low, high = (f"{bound:g}".replace("inf", "∞").replace("-", "−") for bound in bounds)
-    return f"{low} … {high}"

@@ -29,7 +29,7 @@ EXTRAS = {
 }
 """Libraries that some data needs: the package, for what, and the extra that brings it."""
 REINSTALL = "install again: pip install --force-reinstall faithscope"
-REPORT = "please report this with the output of `faithscope doctor --json`"
+REPORT = "please report this with the output of `faithscope doctor --run --json`"
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,23 @@ class Check:
     advice: str = ""
 
 
-def examine() -> Iterator[Check]:
-    """Make all checks, quick ones first, each as soon as it is asked for."""
+def examine(run: bool) -> Iterator[Check]:
+    """Make all checks, quick ones first, each as soon as it is asked for.
+
+    What needs torch, which takes longer to import than everything else, only with `run`.
+    """
     probes: dict[str, Callable[[], Iterator[Check]]] = {
         "python": _python,
         "libraries": _libraries,
         "extras": _extras,
-        "devices": _devices,
         "disk": _disk,
+    }
+    working: dict[str, Callable[[], Iterator[Check]]] = {
+        "devices": _devices,
         "bundled model": _bundled_model,
         "attention": _attention,
     }
-    for name, probe in probes.items():
+    for name, probe in (probes | working if run else probes).items():
         try:
             yield from probe()
         except Exception as error:

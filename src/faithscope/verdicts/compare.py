@@ -106,30 +106,28 @@ class Differences:
                 directions.append(self.first.manifest.metrics[metric].higher_is_better)
                 who = {"method": series.method, "procedure": series.procedure, "metric": metric}
                 rows.append({**who, "random": self.is_random(series), **self._paired(*pair)})
+        intervals = self.replicate.intervals(differences)
         tested = self.replicate.test(differences, directions)
         forbidden = self.first.forbids_verdicts or self.second.forbids_verdicts
-        for row, pairs, p_value, verdict in zip(
-            rows, differences, tested.p, tested.verdicts, strict=True
+        for row, pairs, (low, high), p_value, verdict in zip(
+            rows, differences, intervals, tested.p, tested.verdicts, strict=True
         ):
-            row["p"] = p_value
+            row.update(ci_low=low, ci_high=high, p=p_value)
             is_equal = row["n"] > 0 and not np.nan_to_num(pairs).any()
             row["verdict"] = "same" if is_equal else "" if forbidden else verdict
         return rows
 
     def _paired(self, first: Array, second: Array) -> Row:
-        """Means, their difference with its interval, and the effect size, of the whole pairs."""
+        """Means, their difference and the effect size, of the whole pairs; tests come later."""
         difference = second - first
         known = ~np.isnan(difference)
-        low, high = self.replicate.interval(difference[known])
         means = [
             float(values[known].mean()) if known.any() else np.nan
             for values in (first, second, difference)
         ]
         return {
             **dict(zip(("first", "second", "difference"), means, strict=True)),
-            "ci_low": low,
-            "ci_high": high,
-            "p": np.nan,
+            **dict.fromkeys(("ci_low", "ci_high", "p"), np.nan),
             "d_z": float(effect_size(difference).d_z),
             "n": int(known.sum()),
         }

@@ -139,27 +139,27 @@ class Findings(Run):
     def rows(self) -> list[Row]:
         """The summary's rows."""
         flagged = self._flagged()
+        intervals = iter(self.replicate.intervals([each for row in self.cube for each in row]))
         rows: list[Row] = []
         differences, directions = [], []
         for i, series in enumerate(self.series):
             card = self.manifest.methods[series.method]
             for j, metric in enumerate(self.metrics):
                 values = self.cube[i, j]
-                known = values[~np.isnan(values)]
-                low, high = self.replicate.interval(known)
                 other = self.baseline(series, metric)
                 gap = np.full_like(values, np.nan) if other is None else values - other
                 differences.append(gap)
                 directions.append(self.manifest.metrics[metric].higher_is_better)
+                low, high = next(intervals)
                 rows.append(
                     {
                         "method": series.method,
                         "procedure": series.procedure,
                         "metric": metric,
-                        "mean": float(known.mean()) if len(known) else float("nan"),
+                        "mean": _mean(values),
                         "ci_low": low,
                         "ci_high": high,
-                        "n": len(known),
+                        "n": int((~np.isnan(values)).sum()),
                         "flagged": int(flagged[i, j]),
                         "matched_random": card.matched_random or "",
                         "difference": _mean(gap),
@@ -190,33 +190,37 @@ class Findings(Run):
 
         p-values are Holm-adjusted over all of them.
         """
+        pairs = [
+            (metric, first, second)
+            for metric in self.metrics
+            for first, second in combinations(self.series, 2)
+            if first.procedure == second.procedure
+        ]
+        differences = [
+            self.scores_of(first, metric) - self.scores_of(second, metric)
+            for metric, first, second in pairs
+        ]
+        intervals = self.replicate.intervals(differences)
+        tested = self.replicate.test(differences, [True] * len(pairs))
         rows: list[Row] = []
-        differences = []
-        for metric in self.metrics:
-            for first, second in combinations(self.series, 2):
-                if first.procedure != second.procedure:
-                    continue
-                difference = self.scores_of(first, metric) - self.scores_of(second, metric)
-                known = difference[~np.isnan(difference)]
-                low, high = self.replicate.interval(known)
-                size = effect_size(difference)
-                differences.append(difference)
-                rows.append(
-                    {
-                        "metric": metric,
-                        "method": first.label,
-                        "other": second.label,
-                        "difference": float(known.mean()) if len(known) else float("nan"),
-                        "ci_low": low,
-                        "ci_high": high,
-                        "n": len(known),
-                        "d_z": float(size.d_z),
-                        "rank_biserial": float(size.rank_biserial),
-                    }
-                )
-        tested = self.replicate.test(differences, [True] * len(rows))
-        for row, p_value in zip(rows, tested.p, strict=True):
-            row["p"] = p_value
+        for (metric, first, second), difference, (low, high), p_value in zip(
+            pairs, differences, intervals, tested.p, strict=True
+        ):
+            size = effect_size(difference)
+            rows.append(
+                {
+                    "metric": metric,
+                    "method": first.label,
+                    "other": second.label,
+                    "difference": _mean(difference),
+                    "ci_low": low,
+                    "ci_high": high,
+                    "n": int((~np.isnan(difference)).sum()),
+                    "d_z": float(size.d_z),
+                    "rank_biserial": float(size.rank_biserial),
+                    "p": p_value,
+                }
+            )
         return pa.Table.from_pylist(rows)
 
     def correlations(self) -> pa.Table:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from faithscope.runs.manifest import Manifest
 from faithscope.verdicts.statistics import (
     FEWEST_SEEDS,
-    bootstrap_interval,
+    bootstrap_intervals,
     holm,
     interval_or_nan,
     is_above_zero,
@@ -44,8 +44,8 @@ class Replicate(Protocol):
     def how(self) -> str:
         """How a difference is tested, in words."""
 
-    def interval(self, values: Array) -> tuple[float, float]:
-        """The 95 % interval of a mean; NaN if there are too few values."""
+    def intervals(self, values: Sequence[Array]) -> list[tuple[float, float]]:
+        """The 95 % interval of every mean; NaN if there are too few values that are not NaN."""
 
     def test(self, differences: Sequence[Array], higher_is_better: Sequence[bool]) -> Tested:
         """Test every mean difference against zero; NaN stands for a pair that is missing."""
@@ -66,9 +66,10 @@ class Samples:
         test = f"paired permutation test over {self.word}s"
         return f"{test}, p ≤ {SIGNIFICANT} after Holm's correction"
 
-    def interval(self, values: Array) -> tuple[float, float]:
-        """Bootstrap over samples."""
-        return bootstrap_interval(values)
+    def intervals(self, values: Sequence[Array]) -> list[tuple[float, float]]:
+        """Bootstrap over samples, all from the same draws."""
+        low, high = bootstrap_intervals(values)
+        return list(zip(low.tolist(), high.tolist(), strict=True))
 
     def test(self, differences: Sequence[Array], higher_is_better: Sequence[bool]) -> Tested:
         """Sign-flip permutation tests."""
@@ -104,12 +105,11 @@ class Seeds:
     word = "seed"
     how = "95 % interval over seeds, by bootstrap and by Student's t, that excludes 0"
 
-    def interval(self, values: Array) -> tuple[float, float]:
+    def intervals(self, values: Sequence[Array]) -> list[tuple[float, float]]:
         """Bootstrap over seeds."""
-        if not len(values):
-            return float("nan"), float("nan")
-        _, low, high = interval_or_nan(values)
-        return low, high
+        known = [column[~np.isnan(column)] for column in values]
+        nothing = (float("nan"), float("nan"))
+        return [interval_or_nan(column)[1:] if len(column) else nothing for column in known]
 
     def test(self, differences: Sequence[Array], higher_is_better: Sequence[bool]) -> Tested:
         """Both intervals; nothing is corrected for the number of comparisons."""

@@ -6,12 +6,12 @@ Every function takes scores of samples and a seed; none of them keeps state.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 from faithscope.errors import FaithscopeError
 
@@ -70,47 +70,76 @@ class SeedInterval(NamedTuple):
 def bootstrap_interval(
     values: Array, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    r"""Bias-corrected and accelerated bootstrap interval of the mean; NaN for fewer than 2 values.
-
-    The same as scipy's, whose jackknife, more than half of its time for 10,000 values, has a closed
-    form for a mean: the acceleration is
-
-    .. math:: a = \frac{\sum_i (x_i - \bar x)^3}{6 \left(\sum_i (x_i - \bar x)^2\right)^{3/2}}
+    """The interval of one mean, as of `bootstrap_intervals`.
 
     >>> low, high = bootstrap_interval(np.arange(50.0))
     >>> low < 24.5 < high
     True
     """
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    if np.ptp(values) <= 1e-12 * np.abs(values).max():
-        return float(values.mean()), float(values.mean())
+    low, high = bootstrap_intervals([values], level=level, resamples=resamples, seed=seed)
+    return float(low[0]), float(high[0])
+
+
+def bootstrap_intervals(
+    values: Sequence[Array], *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[Array, Array]:
+    r"""Bias-corrected and accelerated bootstrap intervals of several means.
+
+    The same as scipy's, one by one, from the same draws; but equally many values share their draws,
+    so that all means of a resample are one product of matrices: how often each value is drawn,
+    times the values. The jackknife has a closed form for a mean: the acceleration is
+
+    .. math:: a = \frac{\sum_i (x_i - \bar x)^3}{6 \left(\sum_i (x_i - \bar x)^2\right)^{3/2}}
+
+    Shapes: one or more of [n], NaN where a value is missing -> low, high, one end each; NaN for
+    fewer than 2 values.
+
+    >>> bootstrap_intervals([np.array([0.5, 0.5, 0.5]), np.array([1.0, 2.0, np.nan])])
+    (array([0.5, 1. ]), array([0.5, 2. ]))
+    """
+    known = [column[~np.isnan(column)] for column in values]
+    counts = np.array([len(column) for column in known])
+    ends = np.full((2, len(known)), np.nan)
+    for count in np.unique(counts[counts > 1]):
+        columns = np.flatnonzero(counts == count)
+        alike = np.stack([known[column] for column in columns])
+        ends[:, columns] = _intervals(alike, level, resamples, seed)
+    return ends[0], ends[1]
+
+
+def _intervals(values: Array, level: float, resamples: int, seed: int) -> Array:
+    """The intervals of rows without gaps: [columns, n] -> [2, columns]."""
+    largest = np.abs(values).max(1)
+    with np.errstate(invalid="ignore", over="ignore"):  # values that are infinite, or their squares
+        mean = values.mean(1)
+        is_constant = np.ptp(values, axis=1) <= 1e-12 * largest
+        means = _resampled_means(values, resamples, seed)
+        close = 1e-12 * largest  # equal but for the order of summation, which CPUs choose
+        below, upto = (means < mean - close).mean(0), (means <= mean + close).mean(0)
+        shift = special.ndtri((below + upto) / 2)
+        centred = values - mean[:, None]
+        scale = np.where(is_constant, 1.0, (centred**2).sum(1) ** 1.5)
+        acceleration = (centred**3).sum(1) / (6 * scale)
+        tails = shift + special.ndtri([[(1 - level) / 2], [(1 + level) / 2]])
+        places = special.ndtr(shift + tails / (1 - acceleration * tails))
+    ends = np.full((2, len(values)), np.nan)
+    for column in np.flatnonzero(~np.isnan(places).any(0)):
+        ends[:, column] = np.percentile(means[:, column], 100 * places[:, column])
+    return np.where(is_constant, mean, ends)
+
+
+def _resampled_means(values: Array, resamples: int, seed: int) -> Array:
+    """Means of rows over draws with replacement, the same for all rows: [resamples, columns]."""
+    n = values.shape[1]
     rng = np.random.default_rng(seed)
-    batch = max(1, 2_000_000 // len(values))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        result = stats.bootstrap(
-            (values,),
-            np.mean,
-            confidence_level=level,
-            n_resamples=resamples,
-            batch=batch,
-            rng=rng,
-            vectorized=True,
-            method="percentile",
-        )
-    mean, means = values.mean(), result.bootstrap_distribution
-    close = 1e-12 * np.abs(values).max()  # equal but for the order of summation, which CPUs choose
-    below, upto = np.mean(means < mean - close), np.mean(means <= mean + close)
-    shift = stats.norm.ppf((below + upto) / 2)
-    centred = values - mean
-    acceleration = (centred**3).sum() / (6 * (centred**2).sum() ** 1.5)
-    tails = shift + stats.norm.ppf([(1 - level) / 2, (1 + level) / 2])
-    places = stats.norm.cdf(shift + tails / (1 - acceleration * tails))
-    if np.isnan(places).any():  # values that are infinite, or whose squares are
-        return float("nan"), float("nan")
-    low, high = np.percentile(means, 100 * places)
-    return float(low), float(high)
+    block = max(1, 2_000_000 // n)
+    means = []
+    for start in range(0, resamples, block):
+        rows = min(block, resamples - start)
+        drawn = rng.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
+        means.append(times.astype(np.float64) @ values.T / n)
+    return np.concatenate(means)
 
 
 def paired_p_values(differences: Array, *, resamples: int = 9999, seed: int = 0) -> Array:
@@ -250,17 +279,20 @@ def metric_correlation(
     """
     signed = cube * np.where(higher_is_better, 1.0, -1.0)[:, None]
     metrics = cube.shape[1]
-    mean, low, high = (np.full((metrics, metrics), np.nan) for _ in range(3))
-    samples = np.zeros((metrics, metrics), dtype=np.int64)
-    for i, j in zip(*np.triu_indices(metrics), strict=True):
-        found = rank_agreement(
-            signed[:, i], signed[:, j], level=level, resamples=resamples, seed=seed
-        )
-        mean[i, j] = mean[j, i] = found.mean
-        low[i, j] = low[j, i] = found.low
-        high[i, j] = high[j, i] = found.high
-        samples[i, j] = samples[j, i] = found.samples
-    return Correlation(mean, low, high, samples, cube.shape[2] - samples)
+    pairs = np.triu_indices(metrics)
+    each = [spearman(signed[:, i], signed[:, j]) for i, j in zip(*pairs, strict=True)]
+    by_pair = np.stack(each, axis=1)
+    low, high = bootstrap_intervals(each, level=level, resamples=resamples, seed=seed)
+
+    def square(values: NDArray[Any]) -> NDArray[Any]:
+        filled = np.empty((metrics, metrics), dtype=values.dtype)
+        filled[pairs] = filled[pairs[::-1]] = values
+        return filled
+
+    samples = square((~np.isnan(by_pair)).sum(0))
+    return Correlation(
+        square(_means(by_pair)), square(low), square(high), samples, cube.shape[2] - samples
+    )
 
 
 def rank_agreement(
@@ -330,6 +362,14 @@ def share_flipped(first: Array, second: Array) -> float:
     return float(np.mean(flips)) if flips else float("nan")
 
 
+def _means(values: Array) -> Array:
+    """Means along the first axis of what is there; NaN where nothing is."""
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        means: Array = np.where(known, values, 0.0).sum(0) / known.sum(0)
+    return means
+
+
 def _direction(differences: Array) -> int:
     """Sign of the mean, 0 if it is 0 up to rounding.
 
@@ -341,9 +381,21 @@ def _direction(differences: Array) -> int:
 
 
 def _ranks(values: Array) -> Array:
-    """Ranks along the first axis from 1, ties at their mean rank, NaN where there is no value."""
-    ranks: Array = stats.rankdata(values, axis=0, nan_policy="omit")
-    return ranks
+    """Ranks along the first axis from 1, ties at their mean rank, NaN where there is no value.
+
+    scipy's `rankdata`, which takes columns with gaps one by one.
+    """
+    order = np.argsort(values, axis=0)
+    ordered = np.take_along_axis(values, order, axis=0)
+    places = np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1))
+    is_new = np.ones(values.shape, dtype=bool)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    first = np.maximum.accumulate(np.where(is_new, places, 0), axis=0)
+    is_last = np.roll(is_new, -1, axis=0)
+    last = np.minimum.accumulate(np.where(is_last, places, len(values))[::-1], axis=0)[::-1]
+    ranks = np.empty(values.shape)
+    np.put_along_axis(ranks, order, (first + last) / 2 + 1, axis=0)
+    return np.where(np.isnan(values), np.nan, ranks)
 
 
 def seed_interval(values: ArrayLike) -> SeedInterval:
@@ -365,6 +417,8 @@ def seed_interval(values: ArrayLike) -> SeedInterval:
         return SeedInterval(mean, float("nan"), float("nan"))
     if np.ptp(array) <= 1e-12 * np.abs(array).max():
         return SeedInterval(mean, mean, mean)
+    from scipy import stats  # here, since it takes as long to import as everything else together
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
         found = stats.bootstrap((array,), np.mean, rng=np.random.default_rng(0))
@@ -398,7 +452,7 @@ def student_interval(values: ArrayLike, comparisons: int = 1) -> SeedInterval:
     if len(array) < FEWEST_SEEDS:
         return SeedInterval(mean, float("nan"), float("nan"))
     error = array.std(ddof=1) / np.sqrt(len(array))
-    width = float(stats.t.ppf(1 - 0.025 / comparisons, len(array) - 1) * error)
+    width = float(special.stdtrit(len(array) - 1, 1 - 0.025 / comparisons) * error)
     return SeedInterval(mean, mean - width, mean + width)
 
 

@@ -11,6 +11,7 @@ import faithscope as fs
 from conftest import assert_same_scores, eleven_maps, randn, score_cube, score_maps, toy
 from faithscope.perturb import FILLS
 from faithscope.probes.perturb import probe
+from faithscope.probes.perturb.respond import choose_batch_size
 
 SIZES = [(10, 10), (7, 9)]
 BATCH_SIZES = [1, 7, 64, 1000]
@@ -162,3 +163,11 @@ def test_another_seed_draws_other_random_maps_and_changes_nothing_else(case, ref
     for method in reference.methods:
         equal = np.array_equal(other.values(method, "aopc"), reference.values(method, "aopc"))
         assert equal is (not method.startswith("random"))
+
+
+def test_a_batch_on_a_cpu_fits_the_caches_of_its_threads(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    sizes = [
+        choose_batch_size(None, torch.zeros(1, 3, side, side), 3 * side**2) for side in (4, 32, 224)
+    ]
+    assert sizes == [256, 64, 8]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from faithscope.errors import FaithscopeError
 from faithscope.verdicts.statistics import FEWEST_SEEDS
@@ -95,7 +95,7 @@ def _above_zero(differences: Array, level: float) -> NDArray[np.bool_]:
         return np.zeros(comparisons, dtype=bool)
     mean = differences.mean(0)
     error = differences.std(0, ddof=1) / np.sqrt(seeds)
-    width = stats.t.ppf(1 - (1 - level) / comparisons, seeds - 1) * error
+    width = special.stdtrit(seeds - 1, 1 - (1 - level) / comparisons) * error
     # A rise of the size of rounding is none, however steady.
     above: NDArray[np.bool_] = mean - width > 1e-9
     return above
