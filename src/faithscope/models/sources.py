@@ -547,7 +547,7 @@ SOURCES.register(
 SOURCES.register(
     "hf",
     _hugging_face,
-    summary="Any image classifier on Hugging Face.",
+    summary="Any classifier of images or texts on Hugging Face.",
     example="hf:google/vit-base-patch16-224",
 )
 SOURCES.register(
