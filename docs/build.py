@@ -18,7 +18,7 @@ from faithscope.cli.catalog import CATALOGUES, list_measures, list_methods
 from faithscope.cli.listing import FILE as CATALOGUE
 from faithscope.cli.listing import KINDS, options
 from faithscope.metrics import METRICS
-from faithscope.perturb import FILLS
+from faithscope.perturb import DEFAULTS, FILLS
 from faithscope.runs.manifest import Manifest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,7 +57,11 @@ def reference() -> str:
         ]
         for metric in METRICS.values()
     ]
-    fills = [[f"`{fill.name}`", fill.summary] for fill in FILLS.values()]
+    fills = [
+        [f"`{fill.name}`", f"{modality}s", fill.summary]
+        for modality in DEFAULTS
+        for fill in FILLS.of(modality).values()
+    ]
     return "\n".join(
         [
             "# Reference",
@@ -84,7 +88,7 @@ def reference() -> str:
             "",
             "## Fills",
             "",
-            table(["name", "what replaces a removed unit"], fills),
+            table(["name", "of", "what replaces a removed unit"], fills),
             "",
         ]
     )

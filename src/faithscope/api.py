@@ -326,7 +326,8 @@ def evaluate(
         metrics: names, Metrics or functions of Responses; "all" are the papers' five.
         labels: [B], for `auc`, target="label" and accuracy, where the data has none of its own.
         maps: maps from anywhere, by name: [B, H, W] or coarser, with channels to sum, patch vectors
-            [B, P], a list with a map for each image, a dict or a folder of files by their names.
+            [B, P], a list with a map for each image, a dict or a folder of files by their names; of
+            texts one number for each unit, as a list of arrays.
         target: whose probability is watched: "predicted", "label", a class or [B].
         output: how logits become probabilities: "softmax", or each by its own "sigmoid" (several
             labels an image, or one logit: target 1 is p, target 0 is 1 - p); "auto" asks the model.
@@ -345,7 +346,7 @@ def evaluate(
         precision: of the perturbed passes: auto, fp64, fp32, tf32, fp16, bf16.
         tolerance: visit images in random order, and stop when every mean is known to within it.
         batch_size: inputs per model call; "auto" chooses once.
-        limit: use only so many images, spread evenly.
+        limit: use only so many images or texts, spread evenly.
         checkpoint: local weights of a model by name.
         pretrained: fetch the library's own weights of a model by name.
         pictures: of how many images small pictures and maps are kept for the report's gallery.

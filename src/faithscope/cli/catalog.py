@@ -18,7 +18,7 @@ from faithscope.data.text_sources import TEXT_SOURCES
 from faithscope.methods import METHODS, Method
 from faithscope.metrics import METRICS, BaseMetric
 from faithscope.models import BUNDLE, SOURCES
-from faithscope.perturb import FILLS
+from faithscope.perturb import DEFAULTS, FILLS
 from faithscope.probes.retrain.learners import TRAINED_MODELS
 from faithscope.registry import Registry
 
@@ -46,8 +46,12 @@ def list_metrics() -> list[Entry]:
 
 
 def list_fills() -> list[Entry]:
-    """What can stand in the place of a removed unit."""
-    return [{"name": fill.name, "summary": fill.summary} for fill in FILLS.values()]
+    """What can stand in the place of a removed unit, of images and of texts."""
+    return [
+        {"name": fill.name, "of": f"{modality}s", "summary": fill.summary}
+        for modality in DEFAULTS
+        for fill in FILLS.of(modality).values()
+    ]
 
 
 def list_models() -> list[Entry]:

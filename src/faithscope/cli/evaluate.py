@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         "faithscope evaluate --model bundled:cifar10_vit --data bundled:cifar10 --limit 10",
         "faithscope evaluate --model timm:vit_base_patch16_224 --data photos/ \\",
         "    --methods 'all,rollout(start_layer=1)' --metrics saco,aopc --out run",
+        "faithscope evaluate --model hf:FOLDER --data texts.csv --fill drop --units words",
     ),
     context_settings={"allow_extra_args": True},  # which a pattern without quotes becomes
 )
@@ -64,7 +65,7 @@ def evaluate(
     as_json: Json = False,
     yes: Yes = False,
 ) -> None:
-    """Measure how faithful explanations of images are."""
+    """Measure how faithful explanations of images or texts are."""
     from faithscope.cli.console import waiting
 
     if context.args:

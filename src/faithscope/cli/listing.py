@@ -45,6 +45,7 @@ def traits(entry: Entry) -> str:
     """
     short = [
         PROBES.get(entry.get("probe", ""), ""),
+        f"of {entry['of']}" if "of" in entry else "",
         f"{entry['granularity']} map" if "granularity" in entry else "",
         f"reads {', '.join(entry['needs'])}" if entry.get("needs") else "",
         _range(entry["bounds"]) if "bounds" in entry else "",

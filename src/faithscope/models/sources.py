@@ -378,8 +378,8 @@ def _hugging_face(
 
 def _warn_of_untrained(name: str, found: Mapping[str, Any]) -> None:
     """Say which weights are random since the checkpoint has none that fit."""
-    others = (held[0] for held in found.get("mismatched_keys") or ())
-    missing = sorted({*(found.get("missing_keys") or ()), *others})
+    others = (held if isinstance(held, str) else held[0] for held in found["mismatched_keys"])
+    missing = sorted({*found["missing_keys"], *others})
     if missing:
         warn(
             f"'{name}' has no trained {shortened(', '.join(missing), 200)}, which "
@@ -547,7 +547,7 @@ SOURCES.register(
 SOURCES.register(
     "hf",
     _hugging_face,
-    summary="Any image classifier on Hugging Face.",
+    summary="Any classifier of images or texts on Hugging Face.",
     example="hf:google/vit-base-patch16-224",
 )
 SOURCES.register(

@@ -91,4 +91,5 @@ class TokenInputs:
 
     def keeping(self, kept: Tensor) -> TokenInputs:
         """The tokens of a mask [B, T] that has equally many of every text; the rest leaves."""
-        return self._each(lambda part: part[kept].reshape(len(self), -1))
+        places = kept.nonzero()[:, 1].reshape(len(self), -1)
+        return self._each(lambda part: part.gather(1, places))

@@ -39,7 +39,7 @@ class Request(BaseModel):
         str,
         Option(
             "A folder, a file, 'photos/*.jpg', bundled:cifar10, cifar10:DIR, imagenet:DIR, hf:ID, "
-            "array:FILE; see `list data`.",
+            "array:FILE, texts.csv; see `list data`, `list texts`.",
             "the name of a data set or a path",
             metavar="NAME",
             aliases=("images", "dataset", "datasets"),
