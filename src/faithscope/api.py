@@ -201,7 +201,8 @@ def explain(
     if len(held):  # of a loader nobody may know
         _check_targets(goals, len(held))
     parts, places, done, size = list[list[Tensor]](), list[int](), 0, EXPLAIN_BATCH
-    with following("images", progress if len(held) > EXPLAIN_BATCH else False) as report:
+    show = progress if len(held) > EXPLAIN_BATCH else False
+    with following(f"{_noun(held)}s", show) as report:
         for batch in _batches_to_explain(held):
             report(Progress("explaining", "", done, len(held)))
             images, count = placed(batch.images, model.device), len(batch.images)

@@ -234,7 +234,7 @@ def show_explained(explained: Sequence[Explained]) -> None:
     for one in explained:
         name = Text(printable(one.method))
         name.append(f"\n{one.flag}" if one.flag else "", "dim")
-        grid.add_row(name, str(Number(one.saco)), for_terminal(one.text.words))
+        grid.add_row(name, str(Number(one.saco)), for_terminal(one.text.cut().words))
     show(grid)
 
 

@@ -175,7 +175,7 @@ def explained_texts(
     """
     _check_counts("texts", len(texts), maps, titles, scores)
     shown = [
-        {label: coloured_map(text, given[number], label) for label, given in maps.items()}
+        {label: coloured_map(text, given[number], label).cut() for label, given in maps.items()}
         for number, text in enumerate(texts)
     ]
     left, wide = 0.15 + TEXT_NAMES, TEXT_WIDTH - TEXT_NAMES - 0.3
@@ -223,7 +223,7 @@ def coloured_map(text: Encoded, values: Tensor, label: str) -> Coloured:
             f"The map '{label}' has {len(salience)} values for a text of {len(text.words)} units: "
             "give what fs.explain gives for the same model and units."
         )
-    found = coloured(text.words, salience, text.second).cut()
+    found = coloured(text.words, salience, text.second)
     note = (Word(f"({found.note})", "rest"),) if found.note else ()
     return replace(found, words=(*note, *found.words))
 

@@ -241,7 +241,7 @@ def story(
         choose("method of this result", method, told)
     photograph, cells = None, dict[str, Cell | Coloured]()
     if isinstance(image, Encoded):
-        cells |= {method: coloured_map(image, held, method) for method, held in maps.items()}
+        cells |= {name: coloured_map(image, held, name).cut() for name, held in maps.items()}
     else:
         photograph = _photograph(model, image, maps)
         cells |= {method: _cell(photograph, values) for method, values in maps.items()}
