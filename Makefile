@@ -67,4 +67,4 @@ docs: setup
 	$(BIN)/python docs/build.py
 
 clean:
-	rm -rf $(VENV) faithscope-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) faithscope-demo faithscope-demo-text .pytest_cache .mypy_cache .ruff_cache .hypothesis

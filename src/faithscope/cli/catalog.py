@@ -13,11 +13,12 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from faithscope.data import SOURCES as DATA
+from faithscope.data.text_samples import BUNDLED
 from faithscope.data.text_sources import OPTIONS as TEXT_OPTIONS
 from faithscope.data.text_sources import TEXT_SOURCES
 from faithscope.methods import METHODS, Method
 from faithscope.metrics import METRICS, BaseMetric
-from faithscope.models import BUNDLE, SOURCES
+from faithscope.models import SOURCES, bundled_models
 from faithscope.perturb import DEFAULTS, FILLS
 from faithscope.probes.retrain.learners import TRAINED_MODELS
 from faithscope.registry import Registry
@@ -56,19 +57,16 @@ def list_fills() -> list[Entry]:
 
 def list_models() -> list[Entry]:
     """The models that come with the package, and where others come from."""
-    suffix = ".safetensors"
-    files = sorted(file.name for file in BUNDLE.iterdir() if file.name.endswith(suffix))
     bundled = SOURCES.note("bundled")[0]
-    entries = [
-        {"name": f"bundled:{file.removesuffix(suffix)}", "summary": bundled} for file in files
-    ]
+    entries = [{"name": f"bundled:{name}", "summary": bundled} for name in bundled_models()]
     return [*entries, *(_source(SOURCES, name, "NAME") for name in SOURCES if name != "bundled")]
 
 
 def list_data() -> list[Entry]:
-    """Where images come from."""
+    """Where images come from, and the bundled texts; `list_texts` has where others come from."""
     folder = {"name": "FOLDER", "summary": "Images, labelled by class folders if there are any."}
-    return [folder, *(_source(DATA, name, "…") for name in DATA)]
+    texts = [{"name": f"bundled:{name}", "summary": BUNDLED[name]} for name in BUNDLED]
+    return [folder, *(_source(DATA, name, "…") for name in DATA), *texts]
 
 
 def list_texts() -> list[Entry]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +25,7 @@ from faithscope.cli.shared import (
     keeping,
     make_folder,
     note_left_out,
+    one_thread,
     only_with,
     path_option,
     place_option,
@@ -103,7 +103,7 @@ def roar(
     out = as_place(asked["out"], "--out") if "out" in asked else None
     if demo:
         only_with(context, "--demo", ("demo", "out", "device", "as_json"))
-        with _one_thread():
+        with one_thread():
             device = asked.get("device", "auto")
             return run_demo(as_path(out or "faithscope-roar-demo", "--out"), device, as_json)
     if pack is not None:
@@ -255,19 +255,6 @@ def run_demo(out: Path, device: str, as_json: bool) -> None:
         "faithscope roar --data YOUR.csv --dry-run",
         "faithscope roar --data 'babi:FOLDER(task=1)' --seeds 5 --recursive",
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread for models this small: more gain little, and lose much on busy cores."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _plain(name: str) -> str:

@@ -294,6 +294,19 @@ def faithscope(
     """Does this explanation tell the truth about this model?"""
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for models this small: more gain little, and lose much on busy cores."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def forecast_of(prepared: Prepared) -> Forecast:
     """What a run will cost, measured."""
     from faithscope.cli.console import waiting

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from faithscope.cli.explain import PAGE, caption
+from faithscope.cli.explain import PAGE, caption, make_maps
 from faithscope.data.text_samples import TextSamples, load_texts
 from faithscope.errors import FaithscopeError, quoted
 from faithscope.models import Model, TextModel
@@ -110,16 +110,42 @@ class Shown:
         elif is_story:
             draw_story(self.model, self.encoded, maps, result, path)
         else:
-            protocol = result.manifest.protocol
             draw_texts(
                 [self.encoded],
                 {label: [values] for label, values in maps.items()},
                 path,
                 titles=[title],
                 scores={label: [float(scores[label]["saco"])] for label in maps},
-                subtitle=f"{self.model.name}: SaCo with K = {protocol['k']}, fill "
-                f"{protocol['fill']}",
+                subtitle=subtitle(self.model, result),
             )
+
+
+def draw_some(
+    data: TextSamples, methods: Sequence[str], result: Result, path: Path, places: Sequence[int]
+) -> None:
+    """Draw the texts at some places of a result in the colours of their maps, with their scores."""
+    from faithscope.report.figures import draw_texts
+
+    samples = result.samples.take(list(places)).to_pylist()
+    held = [data.sample_names.index(sample["sample"]) for sample in samples]
+    maps = [
+        make_maps(data.model, TextSamples([data.items[one]], data.model), methods, result, [place])
+        for one, place in zip(held, places, strict=True)
+    ]
+    draw_texts(
+        [data.encoded[one] for one in held],
+        {method: [made[method] for made in maps] for method in methods},
+        path,
+        titles=[caption(data.model, sample) for sample in samples],
+        scores={method: result.values(method, "saco")[places].tolist() for method in methods},
+        subtitle=subtitle(data.model, result),
+    )
+
+
+def subtitle(model: Model, result: Result) -> str:
+    """What a picture says of its scores."""
+    protocol = result.manifest.protocol
+    return f"{model.name}: SaCo with K = {protocol['k']}, fill {protocol['fill']}"
 
 
 def read_text(given: Sequence[str], model: TextModel, request: Perturb) -> Shown:

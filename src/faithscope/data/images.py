@@ -522,7 +522,11 @@ def bundled_images(
     name, colon, place = name.partition(":")
     tiles, card = bundled_pixels(name)
     labels = torch.tensor(card["labels"])
-    chosen = _one_of(len(tiles), place) if colon else choose_subset(len(tiles), limit, seed)
+    chosen = (
+        one_of(len(tiles), place, f"bundled:{name}")
+        if colon
+        else choose_subset(len(tiles), limit, seed)
+    )
     images = torch.stack([preprocess(model, Image.fromarray(tiles[place])) for place in chosen])
     fits = model.classes is not None and list(model.classes) == card["classes"]
     names = [str(place) for place in chosen]  # in the whole: a subset keeps its images' names
@@ -546,10 +550,11 @@ def tiles_of(mosaic: np.ndarray, side: int) -> np.ndarray:
     return tiles.reshape(rows * columns, side, side, -1)
 
 
-def _one_of(count: int, place: str) -> list[int]:
+def one_of(count: int, place: str, name: str) -> list[int]:
+    """The one sample of the bundled data that was asked for by its number."""
     if not place.isdecimal() or int(place) >= count:
         raise FaithscopeError(
-            f"The bundled images are numbered 0 to {count - 1}, got '{place}': for example "
-            "'bundled:cifar10:7'."
+            f"The samples of {name} are numbered 0 to {count - 1}, got '{place}': for example "
+            f"'{name}:7'."
         )
     return [int(place)]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from faithscope.data.files import EXTENSIONS
 from faithscope.data.hugging_face import is_rows, row_classes, rows_name, split_of
-from faithscope.data.images import Batch, IndexedImages, Skipped, choose_subset
+from faithscope.data.images import Batch, IndexedImages, Skipped, choose_subset, one_of
 from faithscope.data.labels import (
     class_count,
     class_names,
@@ -60,6 +60,8 @@ USUAL: Mapping[str, Sequence[str]] = {
 COLUMNS = {"text": "", "auxiliary": "", "label": ""}
 """Options that name columns."""
 GIVE = "give strings, pairs, a file (.csv, .tsv, .jsonl), a data set or tokens (input_ids)"
+BUNDLED = {"sst": "200 test sentences of the Stanford Sentiment Treebank, for text models."}
+"""Texts that come with the package."""
 NONE_GIVEN = "There are no texts: give at least one."
 
 
@@ -185,9 +187,9 @@ def load_texts(
         data: a text; a list of texts, of pairs (text, text) or of dicts; a .csv, .tsv or .jsonl
             file (options text, auxiliary, label name its columns), of which every row is used;
             ``hf:ID or folder`` (also split, config); another name that `fs.roar` takes
-            (``sst:FOLDER``: its test split) or ``bundled:sst``; a `datasets.Dataset`; tokens, as
-            a tokenizer gives them (``input_ids``, ``attention_mask``) or ids [B, T]; what
-            `fs.load_data` gave.
+            (``sst:FOLDER``: its test split); the bundled sentences, ``bundled:sst``, or one of
+            them, ``bundled:sst:7``; a `datasets.Dataset`; tokens, as a tokenizer gives them
+            (``input_ids``, ``attention_mask``) or ids [B, T]; what `fs.load_data` gave.
         model: whose tokenizer encodes them.
         labels: class numbers or names, if the data has none of its own.
         limit: use only so many, spread evenly.
@@ -248,15 +250,9 @@ def _named(name: str | os.PathLike[str], model: TextModel) -> tuple[str, list[It
         check_options("file of texts", path.name, options, COLUMNS)
         return path.name, _of_rows(read_table(path).rows, options, f"'{path.name}'"), None
     source, colon, rest = text.partition(":")
-    if text.startswith("bundled:") and (BUNDLE / f"{text[8:]}.jsonl").is_file():
-        table = read_table(Path(str(BUNDLE / f"{text[8:]}.jsonl")))
-        return text, _of_rows(table.rows, {}, text), None
     is_named = bool(colon and re.fullmatch(r"[\w-]{2,}", source) and rest[:1].strip())
-    if is_named and source == "bundled" and rest not in SAMPLES:
-        raise FaithscopeError(
-            f"{_reads_texts(model)}, and none are called {quoted(text)}: {GIVE}, or choose "
-            f"{' or '.join(f'bundled:{sample}' for sample in SAMPLES)}."
-        )
+    if is_named and source == "bundled" and rest.partition("(")[0] not in SAMPLES:
+        return text, _bundled(rest, model), None
     if is_named and source == "hf":
         return _hugging_face(*_split_options(rest))
     if (is_named and source in IMAGES and source not in TEXT_SOURCES) or (
@@ -271,6 +267,19 @@ def _named(name: str | os.PathLike[str], model: TextModel) -> tuple[str, list[It
     if not isinstance(name, str) or (" " not in text.strip() and _is_path(text)):
         raise FaithscopeError(f"There is no file or folder {quoted(text)}: check the path.")
     return "text", [Item(text)], None
+
+
+def _bundled(name: str, model: TextModel) -> list[Item]:
+    """The texts of a sample that comes with the package, or one of them (``sst:7``)."""
+    name, colon, place = name.partition(":")
+    if name not in BUNDLED:
+        raise FaithscopeError(
+            f"{_reads_texts(model)}, and none are called {quoted(f'bundled:{name}')}: {GIVE}, or "
+            f"choose {' or '.join(f'bundled:{sample}' for sample in (*BUNDLED, *SAMPLES))}."
+        )
+    rows = read_table(Path(str(BUNDLE / f"{name}.jsonl"))).rows
+    chosen = one_of(len(rows), place, f"bundled:{name}") if colon else range(len(rows))
+    return _of_rows((rows[number] for number in chosen), {}, f"bundled:{name}")
 
 
 def _split_options(name: str) -> tuple[str, dict[str, Any]]:

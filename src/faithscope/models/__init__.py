@@ -3,7 +3,14 @@
 from faithscope.models.attention import AttentionView
 from faithscope.models.device import choose_device
 from faithscope.models.model import Model, PassCounter, cannot_run, converted, undisturbed
-from faithscope.models.sources import BUNDLE, SOURCES, as_model, load_model, wrap
+from faithscope.models.sources import (
+    BUNDLE,
+    SOURCES,
+    as_model,
+    bundled_models,
+    load_model,
+    wrap,
+)
 from faithscope.models.text_model import TextModel
 from faithscope.models.tokens import TokenInputs
 from faithscope.models.vit import ViTView
@@ -19,6 +26,7 @@ __all__ = [
     "TokenInputs",
     "ViTView",
     "as_model",
+    "bundled_models",
     "cannot_run",
     "choose_device",
     "converted",

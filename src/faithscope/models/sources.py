@@ -449,6 +449,15 @@ def _torchvision(
     )
 
 
+def bundled_models() -> list[str]:
+    """The models that come with the package: weights with a card, or a folder of Hugging Face."""
+    return sorted(
+        entry.name.removesuffix(".safetensors")
+        for entry in BUNDLE.iterdir()
+        if entry.name.endswith(".safetensors") or (entry / "config.json").is_file()
+    )
+
+
 def _bundled(
     name: str, *, pretrained: bool, state: Mapping[str, Tensor] | None, options: dict[str, Any]
 ) -> Model:
@@ -456,13 +465,17 @@ def _bundled(
 
     if options:
         raise FaithscopeError(f"The bundled model '{name}' takes no options.")
-    names = [file.name[:-12] for file in BUNDLE.iterdir() if file.name.endswith(".safetensors")]
-    if name not in names:
-        raise unknown("bundled model", name, names)
-    model = _from_card((BUNDLE / f"{name}.json").read_text(), f"bundled:{name}")
+    if name not in bundled_models():
+        raise unknown("bundled model", name, bundled_models())
+    label, weights = f"bundled:{name}", BUNDLE / f"{name}.safetensors"
+    if weights.is_file():
+        model = _from_card((BUNDLE / f"{name}.json").read_text(), label)
+    else:
+        weights = BUNDLE / name / "model.safetensors"
+        made = _hugging_face(str(BUNDLE / name), pretrained=False, state=None, options={})
+        model = replace(made, name=label)
     if pretrained:
-        weights = load((BUNDLE / f"{name}.safetensors").read_bytes())
-        load_state(model.module, weights, f"bundled:{name}")
+        load_state(model.module, load(weights.read_bytes()), label)
     return model
 
 
