@@ -16,6 +16,7 @@ from commands import csv, fails, interrupted, rows, run
 from conftest import randn, tiny_vit
 from encoders import save_encoder
 from faithscope.cli import roar as command
+from faithscope.methods.text import ROAR
 from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.finetune import FinetuneLearner
 from faithscope.probes.retrain.learner import Recipe
@@ -65,7 +66,7 @@ def test_options_reach_the_run(texts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = run(
         *("roar", "--data", texts, "--recursive", "--measures"),
-        "integrated_gradients(scaling=paper, steps=2),mutual_information",
+        "integrated_gradients(scaling=code, steps=2),mutual_information",
         *("--seeds", "3,5", "--strategy", "count", "--levels", "1,2", "--batch-size", 7),
         *("--learning-rate", 0.01, "--limit", 20, "--no-specials", "--json"),
         *("--metrics", "racu(clip=false),end"),
@@ -80,7 +81,7 @@ def test_options_reach_the_run(texts, tmp_path, monkeypatch):
         "levels": [0, 1, 2],
         "procedures": ["recursive"],
         "methods": [
-            "integrated_gradients(scaling=paper, steps=2)",
+            "integrated_gradients(scaling=code, steps=2)",
             "mutual_information",
             "random",
         ],
@@ -114,9 +115,7 @@ def test_all_leaves_out_what_the_model_cannot_give(texts, tmp_path):
     note = "attention is left out: it needs one attention weight"
     assert note in said.stderr and note in said.stdout
     assert any(note in line for line in fs.load_result(out).warnings())
-    assert fs.load_result(out).methods == [
-        *("gradient", "input_x_gradient", "integrated_gradients", "random")
-    ]
+    assert fs.load_result(out).methods == [*(name for name in ROAR if name != "attention")]
     command = ("roar", "--data", texts, "--model", name, *request, "--out", tmp_path / "other")
     told = run(*command, "--measures", "attention,gradient", "--dry-run", "--json")
     assert [held["name"] for held in json.loads(told.stdout)["left_out"]] == ["attention"]
@@ -306,7 +305,7 @@ def test_the_demo(tmp_path, monkeypatch):
     assert "four of sixteen features know the class" in told.stdout
     assert "The class is lost after 4 removals in Recursive ROAR's order" in told.stdout
     result = fs.load_result(out / "run")
-    assert result.methods == ["attention", "input_x_gradient", "random"]
+    assert result.methods == ["attention", "input_x_gradient(signed=false)", "random"]
     assert result.headline() in told.stdout
     for file in ("report.html", "synthetic.png", "figures/curves.pdf", "figures/sparsity.png"):
         assert (out / file).stat().st_size > 1000

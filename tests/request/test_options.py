@@ -263,7 +263,7 @@ WRONG = {
     ],
     "roar": [
         ("measures", "gradent", "Unknown measure 'gradent': did you mean 'gradient'?"),
-        ("measures", "gradient(step=1)", "takes no options"),
+        ("measures", "gradient(step=1)", "'step'"),
         ("measures", "integrated_gradients(scaling=program)", "scaling 'program'"),
         ("measures", "gradient,gradient", "named twice"),
         ("model", "lstm", "Unknown model to train 'lstm': did you mean 'bilstm'?"),
