@@ -270,8 +270,8 @@ def test_a_module_without_its_tokenizer_or_with_a_slow_one():
 
 
 def test_a_model_whose_attention_is_not_known():
-    model = text_model("DebertaV2")
-    with refused("'rollout' needs a stack of attention blocks", "choose methods"):
+    model = text_model("ConvBert")
+    with refused("lets its tokens meet beside attention", "methods that"):
         fs.evaluate(model, TEXTS, "rollout")
     maps = {"mine": [torch.rand(len(model.encode(text).words)) for text in TEXTS]}
     result = fs.evaluate(model, TEXTS, ["rollout", "gradient"], maps=maps)
