@@ -113,6 +113,12 @@ def test_the_page_is_whole_and_inert(model: tuple[str, str], tmp_path: Path) -> 
     assert "prefers-color-scheme: dark" in source and "salience" in source
 
 
+def test_a_bundled_sentence() -> None:
+    data = told("bundled:sst:3", "--model", "bundled:sst_text", "--methods", "gradient")
+    assert len(data["texts"]) == 1 and len(data["words"]) == len(data["salience"]["gradient"])
+    assert data["predicted"]["name"] in ("negative", "positive")
+
+
 def test_pictures_and_stories(model: tuple[str, str], tmp_path: Path) -> None:
     kinds = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
     for story in ((), ("--story", "--random-draws", 3)):
