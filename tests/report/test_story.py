@@ -18,7 +18,8 @@ import faithscope as fs
 from commands import fails, run
 from conftest import randn, score_maps, tiny_vit, toy
 from faithscope.report.removal import pair_parts, removal_groups
-from faithscope.report.story import draw_story, fit, read_story, text_width
+from faithscope.report.story import draw_story, read_story
+from faithscope.report.style import fit, text_width
 
 METRICS = ("saco", "aopc")
 

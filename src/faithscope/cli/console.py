@@ -214,11 +214,12 @@ def _name_some(count: str, lines: Sequence[str]) -> None:
 
 def show_explained(explained: Sequence[Explained]) -> None:
     """Print a text in the colours of every map; without colours, its most salient words."""
-    from faithscope.report.words import for_terminal
+    from faithscope.report.words import BETWEEN, for_terminal
 
     out = screen()
     if out.no_color or out.color_system not in MANY_COLOURS:
-        words = " ".join(word.text for word in explained[0].text.words if word.look != "rest")
+        shown = explained[0].text.words
+        words = " ".join(w.text for w in shown if w.look != "rest" or w.text == BETWEEN)
         say(f"\n{words}\n")
         cells = tuple(
             (one.method, one.text.first or one.text.note, Number(one.saco), one.flag)

@@ -45,7 +45,7 @@ OPTIONS = (
     epilog=examples(
         "faithscope explain cat.jpg --methods rollout,gradient --out cat.png",
         "faithscope explain cat.jpg --methods rollout,gradient --story --out cat.pdf",
-        "faithscope explain 'a gripping film' --model hf:FOLDER --out film.html",
+        "faithscope explain 'a gripping film' --model bundled:sst_text --out film.html",
     )
 )
 @takes_request(
@@ -59,7 +59,8 @@ def explain(
         list[str],
         typer.Argument(
             metavar="IMAGE|TEXT…",
-            help="An image file, or bundled:cifar10:N; for a text model a text, or two as a pair.",
+            help="An image file, or bundled:cifar10:N; for a text model a text, two as a pair, or "
+            "bundled:sst:N.",
         ),
     ],
     asked: dict[str, Any],
