@@ -137,7 +137,9 @@ def test_one_sentence_by_its_number(model):
 
 
 def test_other_names_are_refused(model):
-    with pytest.raises(fs.FaithscopeError, match="'bundled:ssst': .* bundled:sst or bundled:babi1"):
+    with pytest.raises(
+        fs.FaithscopeError, match=r"'bundled:ssst': .* bundled:sst or bundled:babi1"
+    ):
         fs.load_data("bundled:ssst", model)
     assert fs.load_data("bundled:babi1", model, limit=2).name == "bundled:babi1"
     with pytest.raises(fs.FaithscopeError, match="bundled data 'sst'"):
