@@ -6,7 +6,7 @@ Everything is read from the results and their manifests, so a folder of finished
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from faithscope.runs.cards import MetricCard
 from faithscope.verdicts.findings import Findings, Series
 from faithscope.verdicts.pairing import other_answers, shared_samples
-from faithscope.verdicts.statistics import rank_agreement, sensitivity, share_flipped
+from faithscope.verdicts.statistics import (
+    Agreement,
+    Sensitivity,
+    rank_agreements,
+    sensitivities,
+    share_flipped,
+)
 
 Array = NDArray[np.float64]
 Row = dict[str, Any]
@@ -33,7 +39,10 @@ def sensitivity_rows(results: Mapping[str, Findings]) -> list[Row]:
     """
     settings = [_settings(result) for result in results.values()]
     runs = list(zip(settings, results.values(), strict=True))
-    return [*_across_runs(runs), *_across_ks(runs), *_within_runs(runs)]
+    moves = [*_across_runs(runs), *_across_ks(runs), *_within_runs(runs)]
+    changes = sensitivities([(move.first, move.second) for move in moves])
+    agreements = rank_agreements([(move.first, move.alike) for move in moves])
+    return [_row(*each) for each in zip(moves, changes, agreements, strict=True)]
 
 
 def ks_of(found: Findings) -> list[dict[str, str]]:
@@ -87,7 +96,27 @@ def _settings(result: Findings) -> dict[str, Any]:
 Runs = Sequence[tuple[dict[str, Any], Findings]]
 
 
-def _across_runs(runs: Runs) -> Iterator[Row]:
+class Move(NamedTuple):
+    """The scores [methods, samples] of one metric under two settings of a choice.
+
+    `opposed` if of one score more is better, of the other less.
+    """
+
+    where: str
+    axis: str
+    settings: tuple[Any, Any]
+    metric: str
+    first: Array
+    second: Array
+    opposed: bool = False
+
+    @property
+    def alike(self) -> Array:
+        """The second scores, turned around if they must be to mean the same."""
+        return -self.second if self.opposed else self.second
+
+
+def _across_runs(runs: Runs) -> Iterator[Move]:
     for axis in AXES:
         for (settings, left), *others in _alike(runs, but=axis):
             for others_settings, right in others:
@@ -100,8 +129,8 @@ def _across_runs(runs: Runs) -> Iterator[Row]:
                     card = left.manifest.metrics[metric]
                     if metric not in right.metrics or (axis == "k" and not card.reads_k):
                         continue
-                    values = (_values(r, metric, methods, samples) for r in (left, right))
-                    yield _moved(_where(settings, runs, axis), axis, pair, metric, *values)
+                    one, two = (_values(r, metric, methods, samples) for r in (left, right))
+                    yield Move(_where(settings, runs, axis), axis, pair, metric, one, two)
 
 
 def _alike(runs: Runs, *, but: str) -> list[list[tuple[dict[str, Any], Findings]]]:
@@ -115,28 +144,28 @@ def _alike(runs: Runs, *, but: str) -> list[list[tuple[dict[str, Any], Findings]
     return list(groups.values())
 
 
-def _across_ks(runs: Runs) -> Iterator[Row]:
+def _across_ks(runs: Runs) -> Iterator[Move]:
     for settings, result in runs:
         for labels in ks_of(result):
             (first, label), *others = labels.items()
             name = result.manifest.metrics[label].family
             for other, other_label in others:
-                values = (_values(result, metric) for metric in (label, other_label))
-                yield _moved(_where(settings, runs), "k", (first, other), name, *values)
+                one, two = (_values(result, metric) for metric in (label, other_label))
+                yield Move(_where(settings, runs), "k", (first, other), name, one, two)
 
 
-def _within_runs(runs: Runs) -> Iterator[Row]:
+def _within_runs(runs: Runs) -> Iterator[Move]:
     for settings, result in runs:
         where = _where(settings, runs)
         if {"aopc", "comprehensiveness"} <= set(result.metrics):
-            values = (_values(result, metric) for metric in ("aopc", "comprehensiveness"))
+            one, two = (_values(result, metric) for metric in ("aopc", "comprehensiveness"))
             pair = ("most relevant first", "least relevant first")
-            yield _moved(where, "removal order", pair, "aopc", *values, opposed=True)
+            yield Move(where, "removal order", pair, "aopc", one, two, opposed=True)
         if {"random", "random_patch"} <= set(result.methods):
             for metric in result.metrics:
                 pair = ("random", "random_patch")
-                values = (result.scores_of(Series(name), metric)[None] for name in pair)
-                yield _moved(where, "random attribution", pair, metric, *values)
+                one, two = (result.scores_of(Series(name), metric)[None] for name in pair)
+                yield Move(where, "random attribution", pair, metric, one, two)
 
 
 def _where(settings: Mapping[str, Any], runs: Runs, but: str = "") -> str:
@@ -171,33 +200,20 @@ def _values(
     return values
 
 
-def _moved(
-    where: str,
-    axis: str,
-    settings: tuple[Any, Any],
-    metric: str,
-    first: Array,
-    second: Array,
-    *,
-    opposed: bool = False,
-) -> Row:
-    """One row; `opposed` if of one score more is better, of the other less."""
-    change = sensitivity(first, second)
-    alike = -second if opposed else second
-    flipped, agreement = share_flipped(first, alike), rank_agreement(first, alike)
+def _row(move: Move, change: Sensitivity, agreement: Agreement) -> Row:
     return {
-        "where": where,
-        "axis": axis,
-        "first": str(settings[0]),
-        "second": str(settings[1]),
-        "metric": metric,
-        "samples": first.shape[1],
-        "absolute": float(change.absolute),
-        "signed": float(change.signed),
-        "signed_low": float(change.low),
-        "signed_high": float(change.high),
-        "flipped": float(flipped),
-        "agreement": float(agreement.mean),
-        "agreement_low": float(agreement.low),
-        "agreement_high": float(agreement.high),
+        "where": move.where,
+        "axis": move.axis,
+        "first": str(move.settings[0]),
+        "second": str(move.settings[1]),
+        "metric": move.metric,
+        "samples": move.first.shape[1],
+        "absolute": change.absolute,
+        "signed": change.signed,
+        "signed_low": change.low,
+        "signed_high": change.high,
+        "flipped": share_flipped(move.first, move.alike),
+        "agreement": agreement.mean,
+        "agreement_low": agreement.low,
+        "agreement_high": agreement.high,
     }

@@ -295,9 +295,7 @@ def metric_correlation(
     )
 
 
-def rank_agreement(
-    first: Array, second: Array, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> Agreement:
+def rank_agreement(first: Array, second: Array, *, seed: int = 0) -> Agreement:
     """Do two settings (two K's, two fills, two rules for ties) rank the methods alike?
 
     Mean over samples of Spearman's correlation over methods, with its bootstrap interval. Samples
@@ -308,16 +306,23 @@ def rank_agreement(
     >>> rank_agreement(np.array([[1.0, 1], [2, 2], [3, 3]]), np.array([[1.0, 3], [2, 2], [3, 1]]))
     Agreement(mean=0.0, low=-1.0, high=1.0, samples=2, left_out=0)
     """
-    correlations = spearman(first, second)
-    known = correlations[~np.isnan(correlations)]
-    low, high = bootstrap_interval(known, level=level, resamples=resamples, seed=seed)
-    mean = float(known.mean()) if len(known) else float("nan")
-    return Agreement(mean, low, high, len(known), len(correlations) - len(known))
+    return rank_agreements([(first, second)], seed=seed)[0]
 
 
-def sensitivity(
-    first: Array, second: Array, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> Sensitivity:
+def rank_agreements(pairs: Sequence[tuple[Array, Array]], *, seed: int = 0) -> list[Agreement]:
+    """The same of several pairs of settings, whose intervals come from the same draws."""
+    correlations = [spearman(first, second) for first, second in pairs]
+    lows, highs = bootstrap_intervals(correlations, seed=seed)
+    found = []
+    for each, low, high in zip(correlations, lows, highs, strict=True):
+        known = each[~np.isnan(each)]
+        mean = float(known.mean()) if len(known) else float("nan")
+        counts = len(known), len(each) - len(known)
+        found.append(Agreement(mean, float(low), float(high), *counts))
+    return found
+
+
+def sensitivity(first: Array, second: Array, *, seed: int = 0) -> Sensitivity:
     r"""How a metric changes from one setting to another: its scores and its order of methods.
 
     .. math::
@@ -334,21 +339,24 @@ def sensitivity(
     >>> sensitivity(np.array([[1.0, 3.0], [2.0, 2.5]]), np.array([[2.0, 2.0], [1.0, 2.5]]))
     Sensitivity(absolute=0.75, signed=-0.25, low=-0.5, high=0.0, flipped=1.0)
     """
-    change = second - first
-    known = ~np.isnan(change)
-    used = known.any(0)
-    count = known[:, used].sum(0)
-    kept = np.where(known, change, 0.0)[:, used]
-    by_sample = kept.sum(0) / count
-    low, high = bootstrap_interval(by_sample, level=level, resamples=resamples, seed=seed)
-    nothing = float("nan")
-    return Sensitivity(
-        absolute=float((np.abs(kept).sum(0) / count).mean()) if used.any() else nothing,
-        signed=float(by_sample.mean()) if used.any() else nothing,
-        low=low,
-        high=high,
-        flipped=share_flipped(first, second),
-    )
+    return sensitivities([(first, second)], seed=seed)[0]
+
+
+def sensitivities(pairs: Sequence[tuple[Array, Array]], *, seed: int = 0) -> list[Sensitivity]:
+    """The same of several pairs of settings, whose intervals come from the same draws."""
+    changes = [second - first for first, second in pairs]
+    signed, absolute = [list(map(_means, held)) for held in (changes, map(np.abs, changes))]
+    lows, highs = bootstrap_intervals(signed, seed=seed)
+    return [
+        Sensitivity(
+            absolute=float(_means(absolute[i])),
+            signed=float(_means(signed[i])),
+            low=float(lows[i]),
+            high=float(highs[i]),
+            flipped=share_flipped(first, second),
+        )
+        for i, (first, second) in enumerate(pairs)
+    ]
 
 
 def share_flipped(first: Array, second: Array) -> float:
