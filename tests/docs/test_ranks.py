@@ -134,7 +134,8 @@ def test_fine_tuned_texts(tmp_path, monkeypatch):
     monkeypatch.setattr(finetune, "finetune_recipe", lambda _: recipe)
     encoder = save_encoder(tmp_path / "encoder", "Bert")
     data = csv(tmp_path / "texts.csv", rows())
-    measures = ["input_x_gradient", "integrated_gradients(steps=2)"]
+    study = yaml.safe_load((ROOT / "studies" / "ranks_sst.yaml").read_text())
+    measures = study["methods"]
     options = {"procedures": "roar", "seeds": 2, "levels": [50], "device": "cpu"}
     fs.roar(str(data), encoder, measures=measures, out=tmp_path / "ranks", **options)
     asked = ("perturb", str(tmp_path / "ranks"), "--data", str(data), "--samples", "4")
