@@ -106,7 +106,7 @@ def run_of(study: Row) -> fs.Result:
     )
     tables = {
         "trainings": table_of_rows("trainings", training_rows(study)),
-        **{name: table_of_rows(name, []) for name in ("sparsity", "examples", "tasks")},
+        **{name: table_of_rows(name, []) for name in ("sparsity", "examples", "pictures", "tasks")},
     }
     return as_result(assemble(plan, tables, card, ModelCard(name=names[0]), metrics))
 

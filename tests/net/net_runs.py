@@ -355,7 +355,6 @@ def join_runs(parts: list[Path], out: Path) -> Path:
 
 def of_images(result: Any, root: Path) -> Record:
     manifest = result.manifest
-    request = manifest.plan.request
     root.mkdir(parents=True, exist_ok=True)
     protocol = {key: value for key, value in manifest.protocol.items() if key != "tolerance"}
     first = protocol["k"][0] if isinstance(protocol["k"], tuple) else protocol["k"]
@@ -403,7 +402,6 @@ def of_images(result: Any, root: Path) -> Record:
             "plan": {
                 "model": manifest.model.fingerprint,
                 "data": manifest.data.fingerprint,
-                "batch_size": request.batch_size,
                 "shard": manifest.plan.shard,
             },
         },
@@ -522,8 +520,9 @@ VOLATILE = re.compile(
 
 
 def page_words(page: Path) -> list[str]:
-    """What a reader sees of a page, line by line, but for times, machines and hashes."""
+    """What a reader sees of a page, line by line, but for times, machines, batches and hashes."""
     text = page.read_text("utf-8")
+    text = re.sub(r"<dt>batch size</dt>\s*<dd>\d+</dd>", " ", text)  # of a CPU by its threads
     text = re.sub(r"<(style|script|svg|title)\b.*?</\1>", " ", text, flags=re.DOTALL)
     text = re.sub(
         r"<(?:p|h\d|li|tr|td|th|dt|dd|small|summary|figcaption|option)\b[^>]*>", "\n", text

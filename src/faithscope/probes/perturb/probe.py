@@ -303,7 +303,8 @@ def chosen_methods(request: Perturb, given: Given, modality: str = "image") -> l
     except FaithscopeError as error:
         other = {"image": "text", "text": "image"}[modality]
         for name, item in zip(named, wanted, strict=True):
-            if not _is_of(item, modality) and _is_of(item, other):
+            named_so = isinstance(item, str | Method) and not _is_of(item, modality)
+            if named_so and _is_of(item, other):
                 valid = ", ".join(METHODS.of(modality))
                 raise FaithscopeError(
                     f"The method '{name}' is for {other}s, and the model reads {modality}s: choose "
