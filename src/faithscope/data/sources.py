@@ -97,7 +97,7 @@ def _is_of_texts(data: Any) -> bool:
     if isinstance(data, Mapping):
         return "input_ids" in data
     if isinstance(data, str | os.PathLike):
-        return kind_of(Path(data)) in TABLES
+        return kind_of(Path(data) if isinstance(data, str) else as_path(data, "data")) in TABLES
     if not isinstance(data, list | tuple) or not data:
         return False
     texts = [held for one in data for held in (one if isinstance(one, tuple) else (one,))]

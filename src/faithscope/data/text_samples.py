@@ -42,6 +42,7 @@ from faithscope.errors import (
     quoted,
     shortened,
     shown,
+    unknown,
     warn,
 )
 from faithscope.models import BUNDLE, TextModel
@@ -87,6 +88,11 @@ class Item:
         said = repr((self.text, self.pair, self.ids, self.types))
         return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
 
+    @property
+    def is_unicode(self) -> bool:
+        """Whether its characters are all characters."""
+        return not any("\ud800" <= letter <= "\udfff" for text in self.texts for letter in text)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextSamples(IndexedImages):
@@ -114,10 +120,16 @@ class TextSamples(IndexedImages):
     @cached_property
     def encoded(self) -> Sequence[Encoded]:
         """The texts as the model reads them, by position."""
-        plain = [item for item in self.items if not item.ids]
+        plain = [item for item in self.items if not item.ids and item.is_unicode]
         made = iter(self.model.encode_all([item.texts for item in plain]))
-        tokens = self.model.encode_ids
-        return [tokens(one.ids, one.types) if one.ids else next(made) for one in self.items]
+        return [
+            self.model.encode_ids(one.ids, one.types)
+            if one.ids
+            else next(made)
+            if one.is_unicode
+            else Encoded((), (), (), ())
+            for one in self.items
+        ]
 
     def _repr_html_(self) -> str:
         from faithscope.data.card import texts_html
@@ -147,13 +159,14 @@ class TextSamples(IndexedImages):
         empty = [place for (_, units), places in alike.items() if not units for place in places]
         batches = [self._batch(places) for (_, units), places in alike.items() if units]
         if empty:
-            skipped = tuple(Skipped(self.items[place].name, self._empty) for place in empty)
+            skipped = tuple(Skipped(self.items[place].name, self._why(place)) for place in empty)
             batches.append(Batch(torch.empty(0, 3, 1, 1), None, (), (), (), (), skipped))
         return batches
 
-    @property
-    def _empty(self) -> str:
+    def _why(self, place: int) -> str:
         """Why a text is left out."""
+        if not self.items[place].is_unicode:
+            return "it holds a lone surrogate, which is no character"
         side = "" if self.model.side == "both" else f" on its {self.model.side} side"
         return f"it has no {self.model.units}{side}"
 
@@ -315,7 +328,12 @@ def _of_rows(
     rows: Iterable[Mapping[str, Any]], options: Mapping[str, Any], what: str
 ) -> list[Item]:
     """Rows of a table, by the names of its columns, or by the usual ones."""
-    return [_of_row(dict(row), options, what) for row in rows]
+    read = [dict(row) for row in rows]
+    known = dict.fromkeys(column for row in read for column in row)
+    for option, column in options.items():
+        if option in COLUMNS and column not in known:
+            raise unknown(f"column of {what}, given as {option},", str(column), list(known))
+    return [_of_row(row, options, what) for row in read]
 
 
 def _of_row(row: Mapping[str, Any], options: Mapping[str, Any], what: str) -> Item:
@@ -381,9 +399,14 @@ def _of_tokens(batch: Mapping[str, Any], model: TextModel) -> list[Item]:
 def _refuse_padding(ids: Sequence[Sequence[int]], model: TextModel) -> None:
     """Tokens alone do not say whether those at the ends are read."""
     pad = model.specials["pad"]
-    if pad in (None, model.tokenizer.eos_token_id, model.tokenizer.unk_token_id):
+    if pad is None:
         return
-    if any(pad in (row[0], row[-1]) for row in ids if row):
+    before, after = (
+        {next((at for at, token in enumerate(row) if token != pad), len(row)) for row in rows}
+        for rows in (ids, [row[::-1] for row in ids])
+    )
+    usual = [{0}, {1}] if pad == model.tokenizer.eos_token_id else [{0}]  # one may end every text
+    if before != {0} or after not in usual:
         raise FaithscopeError(
             "The tokens begin or end with padding: give their attention_mask, too, as "
             "{'input_ids': …, 'attention_mask': …}."
@@ -433,7 +456,7 @@ def _class_numbers(
         return None
     words = [str(label).strip() for label in given]
     found = named_labels(words, model)
-    if found is None and all(word.lstrip("-").isdecimal() for word in words):
+    if found is None and all(re.fullmatch(r"-?\d{1,9}", word) for word in words):
         found = fit_labels([*map(int, words)], classes, model)
     if found is None:
         own = ", ".join(class_names(model) or ()) or f"0 to {(class_count(model) or 1) - 1}"

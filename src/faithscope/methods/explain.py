@@ -18,7 +18,7 @@ from faithscope.methods.layout import Inputs
 from faithscope.methods.method import Method, as_maps
 from faithscope.methods.text import token_evidence
 from faithscope.methods.trace import gather
-from faithscope.models import Model, converted, undisturbed
+from faithscope.models import Model, TokenInputs, converted, undisturbed
 from faithscope.models.device import device_for, float64_device, without_autocast
 from faithscope.models.memory import OUT_OF_MEMORY, halve
 from faithscope.perturb import to_grids
@@ -183,6 +183,14 @@ def _checked_shape(maps: Tensor, evidence: Evidence, method: Method) -> Tensor:
     batch, (height, width) = len(evidence.inputs), evidence.inputs.shape[-2:]
     size, grid = (height, width), evidence.model.grid(height, width)
     what = f"The maps that the method '{method.label}' returned"
+    if isinstance(evidence.inputs, TokenInputs) and maps.shape not in (
+        (batch, 1, width),
+        (batch, width),
+    ):
+        raise FaithscopeError(
+            f"{what} have shape {list(maps.shape)}: expected a number for each unit, "
+            f"[{batch}, {width}], or for each token, {list(evidence.inputs.ids.shape)}."
+        )
     if method.granularity == "any":
         tokens = evidence.model.token_counts(*size)
         asked = method.is_random  # whose grid is written in its name

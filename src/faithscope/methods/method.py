@@ -348,11 +348,16 @@ def method(name: str | Attributes, *, modality: str = "image", **options: Any) -
         from faithscope.methods.captum import captum_method
 
         return captum_method(name, options)
-    if (code := as_code(name)) is not None and modality == "image":
+    if (code := as_code(name)) is not None:
         from faithscope.methods.code import code_method
 
-        return code_method(replace(code, options=options))
+        return _for(code_method(replace(code, options=options)), modality)
     return METHODS.of(modality)[name].with_options(**options)
+
+
+def _for(made: Method, modality: str) -> Method:
+    """A person's own function explains whatever the model reads."""
+    return replace(made, modality=modality) if made.modality == "any" else made
 
 
 def _texts(modality: str, name: str) -> list[str]:
@@ -445,8 +450,8 @@ def resolve_methods(
     objects: list[Any] = []
     alone = _is_of_captum(methods)
     for item in [methods] if alone else as_list(registry.kind, methods, (str, Method)):
-        if isinstance(item, Method) and item.modality == modality:
-            resolved.append(item)
+        if isinstance(item, Method) and item.modality in (modality, "any"):
+            resolved.append(_for(item, modality))
         elif isinstance(item, str) and item in ("all", "registered"):
             known = registry.values()
             resolved += [entry for entry in known if entry.in_papers or item == "registered"]

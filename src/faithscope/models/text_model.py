@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -108,6 +109,12 @@ class TextModel(Model):
         found: Any = self.module.get_input_embeddings()  # type: ignore[operator]
         return found  # type: ignore[no-any-return]
 
+    @property
+    def padding(self) -> int:
+        """The token that is no word to the model; NO_UNIT, which is none, if it has no such."""
+        known = getattr(self.module.config, "pad_token_id", None), self.embedding.padding_idx
+        return next((token for token in known if token is not None), NO_UNIT)
+
     @cached_property
     def _has_types(self) -> bool:
         kinds = getattr(self.module.config, "type_vocab_size", 0)
@@ -159,13 +166,22 @@ class TextModel(Model):
         """The same module, explained by other units or of another side of pairs."""
         choose("units of texts", units, UNITS)
         choose("side", side, SIDES)
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if units == "words" and getattr(backend, "pre_tokenizer", None) is None:
+            raise FaithscopeError(
+                f"The tokenizer of {self.name} does not split texts into words: choose "
+                "units='tokens'."
+            )
         return replace(self, units=units, side=side)
 
     @property
     def preparation(self) -> str:
         """What decides how a text becomes tokens: a hash of the tokenizer."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        made = backend.to_str() if backend is not None else str(sorted(self.tokenizer.get_vocab()))
+        made = str(sorted(self.tokenizer.get_vocab()))
+        if backend is not None:  # without what every call of it changes
+            held = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
+            made = json.dumps(held, sort_keys=True)
         return f"tokenizer {hashlib.blake2b(made.encode(), digest_size=8).hexdigest()}"
 
     @property

@@ -58,7 +58,6 @@ def masked_image(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | 
         if axes is None:
             figure: Any = Drawing(figsize=(wide, high))
             grid = figure.subplots(len(rows), len(levels), squeeze=False)
-            edges = {"left": NAMES / WIDTH, "right": 1.0, "bottom": 0.0}
             edges = {"left": NAMES / wide, "right": 1.0, "top": 1 - 0.3 * side / high}
             figure.subplots_adjust(**edges, bottom=0.0, wspace=0.08, hspace=0.08)
             panels: Sequence[Axes] = list(grid.flat)

@@ -106,8 +106,8 @@ def cumulative_metrics(found: Findings) -> list[str]:
 def removal_curves(found: Findings) -> tuple[Array, dict[str, Array]]:
     """Probability of the target by share removed, most relevant first, random draws averaged.
 
-    The levels are those of the map with the fewest, so that all have them; others are read off
-    between their own. NaN stands for a sample without a usable map.
+    The levels are those of the map with the most; the probabilities of others, of short texts, are
+    read off between their own. NaN stands for a sample without a usable map.
 
     Shapes: levels [L] (none if the run holds no such curve), by method [samples, L].
     """
@@ -119,7 +119,7 @@ def removal_curves(found: Findings) -> tuple[Array, dict[str, Array]]:
         kind: np.unique(cuts[:, 1] / units, return_index=True)
         for kind, ((units, _), cuts) in enumerate(reading.kinds.items())
     }
-    levels = min((shares for shares, _ in own.values()), key=len, default=np.empty(0))
+    levels = max((shares for shares, _ in own.values()), key=len, default=np.empty(0))
     if len(levels) < 3:
         return np.empty(0), {}
     curves = np.full((*reading.kind.shape, len(levels)), np.nan)

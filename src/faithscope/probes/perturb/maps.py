@@ -104,11 +104,12 @@ class GivenMaps:
     def _of_texts(self, values: Tensor, batch: Batch, units: int) -> Tensor:
         """One number for each unit of texts that have equally many: [S, 1, n].
 
-        What is given for all texts as one tensor may be padded on the right.
+        What is given for all texts as one tensor is padded on the right with 0 or NaN.
         """
         found = values.reshape(len(values), -1)
+        rest = found[:, units:]
         padded = isinstance(self.values, Tensor) and found.shape[1] > units
-        if found.shape[1] != units and not padded:
+        if found.shape[1] != units and not (padded and not rest.nan_to_num(0).any()):
             raise FaithscopeError(
                 f"{self.what} have {found.shape[1]} numbers for '{batch.samples[0]}': expected "
                 f"{units}, one for each of its units ({' '.join(batch.words[0])})."
@@ -179,6 +180,8 @@ def _values(name: str, values: Any, data: IndexedImages) -> Tensor | list[Tensor
         found = by_sample(named, data.sample_names, what)
         return [None if held is None else _each(what, held) for held in found]
     try:
+        if noun == "text" and isinstance(values, list | tuple):  # never padded
+            raise _no_array(what, values)
         whole = _real(as_tensor(values))
     except FaithscopeError:
         if not isinstance(values, list | tuple):
@@ -196,6 +199,12 @@ def _values(name: str, values: Any, data: IndexedImages) -> Tensor | list[Tensor
         raise FaithscopeError(
             f"{what} have shape {list(whole.shape)}: expected {count} map{'s' * (count != 1)}, "
             f"{sizes}{of_shap}."
+        )
+    longest = getattr(data, "most_units", 0)
+    if noun == "text" and whole.shape[-1] != longest:
+        raise FaithscopeError(
+            f"{what} have {whole.shape[-1]} numbers for each text: expected {longest}, one for "
+            "each unit of the longest, with 0 or NaN behind shorter ones; special tokens have none."
         )
     return whole
 

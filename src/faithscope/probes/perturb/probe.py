@@ -26,6 +26,7 @@ from faithscope.data import (
 from faithscope.errors import FaithscopeError, warn
 from faithscope.methods import METHODS, Method, resolve_methods
 from faithscope.methods.layout import Inputs
+from faithscope.methods.method import MODALITIES
 from faithscope.metrics import Metric, SaCo, resolve_metrics
 from faithscope.models import Model, TextModel, as_model, load_model, undisturbed
 from faithscope.models.device import placed, say_what_the_cpu_does
@@ -109,7 +110,8 @@ class PerturbProbe:
             try:
                 chosen_methods(request, given, "text")
             except FaithscopeError:
-                raise error from None
+                if not any(map(_is_in_both, request.methods or ())):
+                    raise error from None
 
     def tasks(self, plan: Plan) -> list[Task]:
         """They are read off the data."""
@@ -311,6 +313,12 @@ def chosen_methods(request: Perturb, given: Given, modality: str = "image") -> l
                     f"{valid}, a function of your own, or give maps=…."
                 ) from error
         raise
+
+
+def _is_in_both(spec: str) -> bool:
+    """Whether images and texts have a method of this name, which may differ in its options."""
+    name = spec.partition("(")[0].strip()
+    return all(name in METHODS.of(modality) for modality in MODALITIES)
 
 
 def _is_of(method: Any, modality: str) -> bool:
@@ -575,20 +583,22 @@ def _nothing_usable(skipped: Sequence[Skipped], noun: str) -> FaithscopeError:
 def _tasks(data: ImageData, shard: int, per_image: int) -> Tasks:
     """A task per shard; of data that can be read only once, without end: they say where it is."""
     if not isinstance(data, IndexedImages):
-        return (_task(number, shard, per_image, number * shard, []) for number in count())
+        return (_task(number, shard, per_image, number * shard, [], "images") for number in count())
     tasks, offset = [], 0
     for number, positions in enumerate(data.parts(shard)):
-        tasks.append(_task(number, len(positions), per_image, offset, positions))
+        tasks.append(_task(number, len(positions), per_image, offset, positions, data.noun))
         offset += len(positions)
     return tasks
 
 
-def _task(number: int, images: int, per_image: int, offset: int, positions: list[int]) -> Task:
+def _task(
+    number: int, samples: int, per_image: int, offset: int, positions: list[int], noun: str
+) -> Task:
     return Task(
         f"shard-{number:05d}",
         "shard",
         {"offset": offset, "positions": positions},
-        cost={"images": images, "model passes": images * per_image},
+        cost={noun: samples, "model passes": samples * per_image},
         rereads=True,
     )
 
