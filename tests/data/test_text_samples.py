@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from typing import Any
 
 import datasets
@@ -9,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 import faithscope as fs
 from commands import fails, run
@@ -377,3 +381,97 @@ def test_the_longest_texts_come_first_and_a_forecast_takes_one_of_median_length(
     prepared = fs.prepare(MODEL, held, "gradient", "aopc")
     assert prepared.planned.worker.example.samples == (typical,)
     assert prepared.forecast().seconds > 0
+
+
+# --- Slips that cost a number before ---
+
+
+def test_maps_with_numbers_for_special_tokens_are_refused():
+    texts = ["the film is good", "a story is bad"]
+    six = torch.randn(2, 6)
+    for maps in (six, six.tolist(), list(six)):
+        with refused("4"):
+            fs.evaluate(MODEL, texts, maps={"mine": maps}, metrics="saco", k=4)
+    padded = torch.cat([six[:, :4], torch.zeros(2, 2)], dim=1)
+    longer = [*texts, "a good story and this is"]
+    with refused("6 numbers for", "expected 4"):  # what lies behind a shorter text is no padding
+        fs.evaluate(MODEL, longer, maps={"mine": torch.randn(3, 6)}, metrics="saco", k=4)
+    padded = torch.cat([padded, torch.randn(1, 6)])
+    alone = fs.evaluate(MODEL, texts, maps={"mine": six[:, :4]}, metrics="saco", k=4)
+    among = fs.evaluate(MODEL, longer, maps={"mine": padded}, metrics="saco", k=4)
+    values = [
+        {row["sample"]: row["value"] for row in run.scores.to_pylist() if row["method"] == "mine"}
+        for run in (alone, among)
+    ]
+    assert {name: values[1][name] for name in values[0]} == pytest.approx(values[0], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["Roberta", "GPT2"])
+def test_a_word_that_is_padding_to_the_model_costs_its_text(kind):
+    model = text_model(kind)
+    model.module.config.pad_token_id = model.tokenizer.pad_token_id
+    pad = model.tokenizer.pad_token
+    odd = "the film is bad" + pad if kind == "GPT2" else f"the {pad} film is bad"
+    for texts in ([odd], ["the story of this plot and the acts of a scene is good", odd]):
+        with refused("it reads word embeddings otherwise than tokens"):
+            fs.explain(model, texts, "gradient")
+
+
+def test_padding_that_also_ends_a_text_needs_its_attention_mask():
+    own = copy.deepcopy(tokenizer("GPT2"))
+    own.pad_token = own.eos_token or own.unk_token
+    made = fs.wrap(classifier("GPT2"), tokenizer=own)
+    short, long = made.tokenizer("the film is bad").input_ids, made.tokenizer(TEXTS[2]).input_ids
+    pad = made.tokenizer.pad_token_id
+    with refused("attention_mask"):
+        loaded({"input_ids": [short + [pad] * (len(long) - len(short)), long]}, made)
+    ended = [short, long] if pad != made.tokenizer.eos_token_id else [[*short, pad], [*long, pad]]
+    assert len(loaded({"input_ids": ended}, made)) == 2
+
+
+def test_words_need_a_tokenizer_that_splits_into_words():
+    own = tokenizer("Bert").backend_tokenizer.to_str()
+    made = Tokenizer.from_str(json.dumps({**json.loads(own), "pre_tokenizer": None}))
+    named = {"mask_token": "[MASK]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    whole = PreTrainedTokenizerFast(tokenizer_object=made, **named)
+    model = fs.wrap(classifier("Bert"), tokenizer=whole)
+    with refused("does not split texts into words", "units='tokens'"):
+        fs.evaluate(model, ["a good film is good"], "gradient", "aopc", units="words")
+
+
+def test_what_is_no_text_costs_that_text_alone():
+    data = loaded(["the film is good", "\ud800 good", "a story is bad"])
+    result = fs.evaluate(MODEL, data, "gradient", "aopc", k=4)
+    (left,) = result.manifest.data.skipped
+    assert left.name == "1" and "lone surrogate" in left.why and len(result.samples) == 2
+
+
+@pytest.mark.parametrize("label", ["--1", "99999999999999999999"])
+def test_labels_that_are_no_numbers_are_warned_of(label):
+    with pytest.warns(UserWarning, match="used without labels"):
+        assert loaded([{"text": "good film", "label": label}]).labels is None
+
+
+def test_a_column_that_is_not_there_is_refused(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("text,label\na good film,1\n")
+    for option in ("label=lab", "auxiliary=nope"):
+        with refused("Unknown column", "Valid: label, text"):
+            loaded(f"{file}({option})")
+
+
+def test_own_code_explains_texts(tmp_path):
+    folder, code = save_classifier(tmp_path / "model", "Bert"), tmp_path / "mine.py"
+    code.write_text("def lengths(module, texts, target):\n    return texts.ids * 1.0\n")
+    file = tmp_path / "t.csv"
+    file.write_text("text\nthe film is good\na story is bad\n")
+    options = ["--model", folder, "--data", file, "--method", f"{code}:lengths"]
+    run("evaluate", *options, "--metrics", "aopc", "--k", 4, "--out", tmp_path / "run")
+    assert "mine.py:lengths" in fs.load_result(tmp_path / "run").methods
+
+
+def test_slips_in_options_of_names_that_images_have_too_are_said_of_texts():
+    with refused("did you mean 'l2'"):
+        fs.evaluate(MODEL, [*TEXTS], "gradient(norm=l3)", "aopc")
+    with refused("a number for each unit", "or for each token"):
+        fs.evaluate(MODEL, [TEXTS[0]], lambda *_: torch.ones(3), "aopc", k=4)

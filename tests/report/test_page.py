@@ -223,8 +223,8 @@ def test_curves_average_draws_and_bring_sizes_together() -> None:
     rows = {"responses": responses, "maps": maps, "spans": spans}
     made = {name: table_of_rows(name, held) for name, held in rows.items()}
     levels, curves = removal_curves(replace(run, tables={**run.tables, **made}))
-    np.testing.assert_allclose(levels, [0, 0.5, 1])
-    np.testing.assert_allclose(curves["random"], [[0.8, 0.4, 0.2], [1.0, 0.3, 0.15]])
+    np.testing.assert_allclose(levels, [0, 0.25, 0.5, 1])
+    np.testing.assert_allclose(curves["random"], [[0.8, 0.6, 0.4, 0.2], [1.0, 0.7, 0.3, 0.15]])
 
 
 def test_no_curve_without_a_metric_that_needs_one(model: fs.Model, images: torch.Tensor) -> None:

@@ -44,7 +44,6 @@ def code_method(code: Code) -> Method:
         inner,
         name=code.place,
         function=call,
-        modality="any",
         options={**inner.options, **changed},
         fingerprint=code.digest,
     )

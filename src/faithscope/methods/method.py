@@ -357,7 +357,8 @@ def method(name: str | Attributes, *, modality: str = "image", **options: Any) -
 
 def _for(made: Method, modality: str) -> Method:
     """A person's own function explains whatever the model reads."""
-    return replace(made, modality=modality) if made.modality == "any" else made
+    is_own = made.fingerprint and not made.needs
+    return replace(made, modality=modality) if is_own else made
 
 
 def _texts(modality: str, name: str) -> list[str]:
@@ -450,8 +451,9 @@ def resolve_methods(
     objects: list[Any] = []
     alone = _is_of_captum(methods)
     for item in [methods] if alone else as_list(registry.kind, methods, (str, Method)):
-        if isinstance(item, Method) and item.modality in (modality, "any"):
-            resolved.append(_for(item, modality))
+        item = _for(item, modality) if isinstance(item, Method) else item
+        if isinstance(item, Method) and item.modality == modality:
+            resolved.append(item)
         elif isinstance(item, str) and item in ("all", "registered"):
             known = registry.values()
             resolved += [entry for entry in known if entry.in_papers or item == "registered"]

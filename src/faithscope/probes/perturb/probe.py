@@ -45,6 +45,7 @@ from faithscope.probes.perturb.respond import choose_batch_size
 from faithscope.probes.perturb.score import REFILLED
 from faithscope.probes.perturb.stopping import Tolerance
 from faithscope.probes.perturb.worker import PerturbWorker
+from faithscope.registry import parse_spec
 from faithscope.request import Given, Perturb
 from faithscope.request.code import named_code, refuse_code
 from faithscope.runs.cards import (
@@ -109,9 +110,8 @@ class PerturbProbe:
         except FaithscopeError as error:
             try:
                 chosen_methods(request, given, "text")
-            except FaithscopeError:
-                if not any(map(_is_in_both, request.methods or ())):
-                    raise error from None
+            except FaithscopeError as other:
+                raise (other if _is_meant_for_texts(request) else error) from None
 
     def tasks(self, plan: Plan) -> list[Task]:
         """They are read off the data."""
@@ -315,10 +315,19 @@ def chosen_methods(request: Perturb, given: Given, modality: str = "image") -> l
         raise
 
 
-def _is_in_both(spec: str) -> bool:
-    """Whether images and texts have a method of this name, which may differ in its options."""
-    name = spec.partition("(")[0].strip()
-    return all(name in METHODS.of(modality) for modality in MODALITIES)
+def _is_meant_for_texts(request: Perturb) -> bool:
+    """Whether a method is asked for options that it has for texts alone."""
+    for spec in request.methods or ():
+        try:
+            name, options = parse_spec(spec)
+        except FaithscopeError:
+            continue
+        known = [METHODS.of(modality) for modality in MODALITIES]
+        if options and all(name in held for held in known):
+            images, texts = ({*held[name].defaults} for held in known)
+            if {*options} <= texts and not {*options} <= images:
+                return True
+    return False
 
 
 def _is_of(method: Any, modality: str) -> bool:
