@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from PIL import Image
 
-from faithscope.data.pictures import example_name
+from faithscope.data.pictures import IMAGE_SIDE, example_name
+from faithscope.errors import FaithscopeError, said
 from faithscope.report.style import (
     MUTED,
     WIDTH,
@@ -24,6 +25,7 @@ from faithscope.verdicts.findings import Findings
 from faithscope.verdicts.sentences import PROCEDURES
 
 Row = Mapping[str, Any]
+Array = np.ndarray[Any, Any]
 
 NAMES, LARGEST = 1.7, 0.8
 """Width of the names at the left, and of an image at most, in inches."""
@@ -66,7 +68,7 @@ def masked_image(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | 
         cells = ((name, own, place) for name, own in rows.items() for place in range(len(levels)))
         for panel, (name, own, place) in zip(panels, cells, strict=True):
             panel.set_axis_off()
-            panel.imshow(np.asarray(Image.open(BytesIO(own[place]))), interpolation="nearest")
+            panel.imshow(_pixels(own[place]), interpolation="nearest")
             if name == next(iter(rows)):
                 unit = " %" if curves.is_relative else ""
                 panel.set_title(f"{levels[place]}{unit}", size=7.5, color=MUTED, pad=3)
@@ -88,6 +90,19 @@ def masked_image(found: Findings, axes: Sequence[Axes] | None = None) -> Plot | 
         f"'{fill}'), and a new model is trained on images masked like this one. Recursive ROAR "
         "ranks them by the model of the level before, ROAR by that of the unmasked images.",
     )
+
+
+def _pixels(content: bytes) -> Array:
+    """A kept picture; what is none, or larger than any that is kept, is refused."""
+    try:
+        picture = Image.open(BytesIO(content))  # which reads its size alone
+        if max(picture.size) > IMAGE_SIDE:
+            raise ValueError(f"it has {picture.size[0]}×{picture.size[1]} pixels")
+        return np.asarray(picture)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise FaithscopeError(
+            f"A picture of this run is damaged ({said(error)}): it cannot be drawn."
+        ) from error
 
 
 def _files(

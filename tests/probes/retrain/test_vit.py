@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 from io import BytesIO
 from multiprocessing import get_context
 from types import SimpleNamespace
@@ -29,6 +30,8 @@ from faithscope.probes.retrain.vit import (
     _moved,
     _normalised,
 )
+from faithscope.report.masked_image import masked_image
+from faithscope.runs.tables import table_of_rows
 from families import refused
 from small_images import MODEL, SMALL, corner_images
 
@@ -297,6 +300,16 @@ class TestRoar:
         assert "okens" not in words.replace("Allegedly Important Tokens", "")
         again = result.rescore(["racu(clip=false)"])
         assert again.metrics == ["racu(clip=false)"]
+
+    @pytest.mark.parametrize("size", [0, 2000])
+    def test_forged_pictures_are_not_drawn(self, whole, size):
+        file = BytesIO()
+        if size:
+            Image.new("RGB", (size, size)).save(file, "png")
+        rows = [{**row, "content": file.getvalue()} for row in whole.pictures.to_pylist()]
+        tables = {**whole.tables, "pictures": table_of_rows("pictures", rows)}
+        with refused("A picture of this run is damaged"):
+            masked_image(replace(whole, tables=tables))
 
     def test_pictures_are_what_the_next_models_see(self, whole):
         pixels = {}
