@@ -97,7 +97,7 @@ class TestLearning:
         texts = replace(task(60), selection="auroc")
         learner = learner_of(roberta, texts, epochs=1)
         training = train(learner, learner.encode(texts))
-        assert 0 <= training.validation[0] <= 1
+        assert 0 <= training.members[0].validation[0] <= 1
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ class TestResume:
         [trained] = resumed.finish()
         assert trained.epoch == 2  # the earliest of equal ones
         for key, value in trained.weights.items():
-            assert torch.equal(value, best[f"model.{key}"])
+            assert torch.equal(value, best[f"0.model.{key}"])
 
     def test_an_epoch_without_a_score_gives_way(self, small, monkeypatch):
         learner, data = small
@@ -159,14 +159,14 @@ class TestResume:
         monkeypatch.setattr(
             "faithscope.probes.retrain.finetune.selection_score", lambda *_: next(scores)
         )
-        assert train(learner, data).best_epoch == 2
+        assert train(learner, data).members[0].best_epoch == 2
 
     def test_seeds_differ_and_repeat(self, small):
         learner, data = small
         first, again, other = (train(learner, data, seed).state() for seed in (3, 3, 4))
         same(first, again)
         assert not torch.equal(
-            first["model.classifier.dense.weight"], other["model.classifier.dense.weight"]
+            first["0.model.classifier.dense.weight"], other["0.model.classifier.dense.weight"]
         )
 
     def test_random_state_is_not_touched(self, small):
@@ -181,9 +181,10 @@ class TestResume:
     def test_order_and_dropout_change_with_the_epoch(self, small):
         learner, data = small
         training = learner.begin([data], [0])
-        first = training._key("order"), training._key("dropout")
+        [one] = training.members
+        first = one._key("order"), one._key("dropout")
         training.run_epoch()
-        assert len({*first, training._key("order"), training._key("dropout")}) == 4
+        assert len({*first, one._key("order"), one._key("dropout")}) == 4
 
     def test_state_is_tensors_of_its_own(self, small):
         learner, data = small
@@ -196,8 +197,56 @@ class TestResume:
         same(state, kept)
 
 
+class TestPacks:
+    def test_a_model_of_a_pack_is_the_one_trained_alone(self, small):
+        learner, data = small
+        ids = {name: part.ids.flip(0) for name, part in data.splits}
+        other = data.with_ids(ids)
+        pack = learner.begin([data, other], [3, 4])
+        pack.run_epoch()
+        state = pack.state()
+        resumed = learner.begin([data, other], [3, 4])
+        resumed.load_state(state)
+        for training in (pack, resumed):
+            while not training.is_done:
+                training.run_epoch()
+        same(pack.state(), resumed.state())
+        alone = [train(learner, one, seed) for one, seed in ((data, 3), (other, 4))]
+        for place, whole in enumerate(alone):
+            expected = {k.removeprefix("0."): v for k, v in whole.state().items()}
+            found = {k.removeprefix(f"{place}."): v for k, v in pack.state().items()}
+            same({key: found[key] for key in expected}, expected)
+        for ours, whole in zip(pack.finish(), alone, strict=True):
+            [theirs] = whole.finish()
+            same(ours.weights, theirs.weights)
+            assert (ours.epoch, ours.validation) == (theirs.epoch, theirs.validation)
+
+    def test_a_module_that_is_used_again_leaves_nothing_behind(self, small):
+        learner, data = small
+        [first] = train(learner, data, 5).finish()
+        train(learner, data, 6).finish()
+        training = train(learner, data, 5)
+        [again] = training.finish()
+        assert training.members[0].bench in learner._benches
+        same(first.weights, again.weights)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 class TestGPU:
+    def test_graphs_take_the_steps_that_are_taken_without(self, name):
+        texts = task(320)
+        found = []
+        for records in (True, False):
+            learner = FinetuneLearner(name, texts, device="cuda", recipe=RECIPE)
+            data = learner.encode(texts)
+            training = learner.begin([data] * 3, [0, 1, 2])
+            for one in training.members:
+                one.bench.lane.records = records
+            steps = zip(*(one.steps() for one in training.members), strict=True)
+            found.append(torch.stack([step() for group in steps for step in group]).cpu())
+            assert bool(training.members[0].bench.lane.recorded) == records
+        assert (found[0] - found[1]).abs().max() < 1e-4
+
     def test_learns_explains_and_goes_on_without_touching_random_state(self, name):
         texts = task(320)
         learner = FinetuneLearner(name, texts, device="cuda", recipe=RECIPE)
@@ -262,16 +311,17 @@ class TestRecipe:
         learner = copy.copy(learner)
         learner.recipe = replace(RECIPE, epochs=1, batch_size=len(data.train))
         training = learner.begin([data], [0])
-        for child in training.module.modules():
+        trained = training.members[0].module
+        for child in trained.modules():
             if isinstance(child, torch.nn.Dropout):
                 child.p = 0.0
-        _without_attention_dropout(training.module)
-        module = copy.deepcopy(training.module).train()
+        _without_attention_dropout(trained)
+        module = copy.deepcopy(trained).train()
         training.run_epoch()
         mask = (data.train.ids != data.pad_id).long()
         logits = module(input_ids=data.train.ids, attention_mask=mask).logits
         torch.nn.functional.cross_entropy(logits, data.train.labels).backward()
-        after = dict(training.module.named_parameters())
+        after = dict(trained.named_parameters())
         for key, p in module.named_parameters():
             if p.grad is None:
                 continue
@@ -323,11 +373,6 @@ class TestLearner:
         learner.check(papers(label))
         with pytest.raises(FaithscopeError, match="does not ask the model"):
             learner.explain([{}], [data.test], papers(label), [0])
-
-    def test_packs_are_refused(self, small):
-        learner, data = small
-        with pytest.raises(FaithscopeError, match="one model at a time, got a pack of 2"):
-            learner.begin([data, data], [0, 1])
 
     def test_finish_needs_an_epoch(self, small):
         learner, data = small

@@ -7,9 +7,9 @@ the dropout are keyed by (seed, epoch), so a resumed training continues as if ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -27,11 +27,19 @@ from faithscope.models.device import device_to_train_on
 from faithscope.models.text_classifier import Pretrained, TextClassifier, read_lengths
 from faithscope.models.text_model import text_model
 from faithscope.probes.retrain.classification import classification_scores, selection_score
+from faithscope.probes.retrain.graphs import Lane
 from faithscope.probes.retrain.learner import Learner, Recipe, Trained, Training, Weights
 from faithscope.rng import stream_keys
 from faithscope.runs.files import tensor_digest
 
 BETAS, EPSILON, WARM_UP = (0.9, 0.98), 1e-8, 0.06
+
+PACK_ON_GPU, ROOM_ON_GPU = 12, 1 / 3
+"""Models that are trained together at most, and the share of a GPU's memory that they may take."""
+NUMBERS_OF_A_TOKEN = 40
+"""What a token leaves behind in a layer until the backward pass, in units of its width."""
+WIDTHS = 4
+"""On a GPU the longest text of a batch is counted as a multiple of this."""
 
 
 def finetune_recipe(kind: str) -> Recipe:
@@ -57,7 +65,7 @@ def warm_up_and_decay(step: int, steps: int) -> float:
 
 
 class FinetuneLearner(Learner):
-    """A pretrained encoder to be fine-tuned on one data set, a model at a time.
+    """A pretrained encoder to be fine-tuned on one data set, on a GPU several models at a time.
 
     Args:
         name: ``hf:ID or folder``.
@@ -67,8 +75,6 @@ class FinetuneLearner(Learner):
         pretrained: take the checkpoint's weights; False begins with random ones.
         trust_remote_code: run the Python files that come with the model.
     """
-
-    pack_size = 1
 
     def __init__(
         self,
@@ -86,6 +92,9 @@ class FinetuneLearner(Learner):
         self.checkpoint = Pretrained(
             name, len(data.classes), pretrained=pretrained, trust_remote_code=trust_remote_code
         )
+        self.pack_size = 1
+        self._heads: dict[int, Weights] = {}
+        self._benches: list[Bench] = []
 
     @cached_property
     def fingerprint(self) -> str:
@@ -101,16 +110,43 @@ class FinetuneLearner(Learner):
         return self.checkpoint.parameters
 
     def encode(self, data: TextData) -> TokenData:
-        return encode(self.checkpoint, data)
+        made = encode(self.checkpoint, data)
+        if torch.device(self.device).type == "cuda":
+            room = ROOM_ON_GPU * torch.cuda.get_device_properties(self.device).total_memory
+            self.pack_size = max(1, min(PACK_ON_GPU, int(room // self._bytes(made))))
+        return made
+
+    def _bytes(self, data: TokenData) -> int:
+        """About what one model of a pack takes: itself, its gradient, its moments, a step."""
+        config: Any = self.checkpoint.config
+        wide = int(getattr(config, "hidden_size", 0) or 768)
+        deep = int(getattr(config, "num_hidden_layers", 0) or 12)
+        tokens = self.recipe.batch_size * data.train.ids.shape[1]
+        return 16 * self.checkpoint.parameters + 4 * NUMBERS_OF_A_TOKEN * tokens * wide * deep
 
     def begin(self, data: Sequence[TokenData], seeds: Sequence[int]) -> Training:
-        if len(data) != 1 or len(seeds) != 1:
-            raise FaithscopeError(
-                f"'{self.name}' is fine-tuned one model at a time, got a pack of {len(data)}."
-            )
+        while len(self._benches) < len(data):
+            self._benches.append(self._bench())
+        benches = [self._benches.pop() for _ in data]
+        for bench, seed in zip(benches, seeds, strict=True):
+            bench.reset(self._initial(seed))
+        members = [
+            Finetuning(bench, one, seed=seed, recipe=self.recipe)
+            for bench, one, seed in zip(benches, data, seeds, strict=True)
+        ]
+        return FinetuningPack(members, self._benches)
+
+    def _bench(self) -> Bench:
         with _random_state_kept(torch.device(self.device)):
-            model = self.checkpoint.classifier(seeds[0], self.device)
-        return Finetuning(model, data[0], seed=seeds[0], recipe=self.recipe)
+            return Bench(self.checkpoint.classifier(0, self.device), self.recipe)
+
+    def _initial(self, seed: int) -> Weights:
+        """The weights that a training begins with: the checkpoint below a head of the seed."""
+        if seed not in self._heads:
+            shared = self.checkpoint.backbone
+            state = self.checkpoint.build(seed).state_dict()
+            self._heads[seed] = {key: state[key] for key in state if key not in shared}
+        return {**self.checkpoint.backbone, **self._heads[seed]}
 
     def explain(
         self,
@@ -164,18 +200,125 @@ class FinetuneLearner(Learner):
             self._seen_inside.require_vit(f"The measure '{measure.label}'")
 
 
-class Finetuning(Training):
+class Bench:
+    """Where a model is trained: a module, its optimiser and a lane, used for one after another."""
+
+    def __init__(self, model: TextClassifier, recipe: Recipe) -> None:
+        self.model = model
+        self.lane = Lane(model.device, self._step)
+        self.optimizer = _adam(model.module, recipe, in_graphs=self.lane.is_fast)
+        if self.lane.is_fast:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Take a step without consequences, for what is made only once: moments, handles."""
+        ids = torch.full((2, 8), self.model.pad_id + 1, device=self.model.device)
+        self.lane.begin()
+        with self.lane.entered():
+            for _ in range(2):
+                self._step(ids, torch.full_like(ids[:, 0], 8), torch.zeros_like(ids[:, 0]))
+        self.lane.end()
+
+    def _step(self, ids: Tensor, lengths: Tensor, labels: Tensor) -> Tensor:
+        loss = F.cross_entropy(self.model.logits(ids, lengths), labels)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.detach()
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the next steps."""
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def reset(self, weights: Weights, moments: Mapping[int, Weights] | None = None) -> None:
+        """Begin with these weights, in their places, and with what the optimiser remembers."""
+        self.model.module.load_state_dict(weights)
+        if self.lane.is_fast:
+            for number, memory in self.optimizer.state_dict()["state"].items():
+                for key, value in memory.items():
+                    value.copy_(moments[number][key]) if moments else value.zero_()
+            return
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": dict(moments or {}), "param_groups": groups})
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights, and what the optimiser remembers."""
+        found = _named("model", self.model.module.state_dict())
+        for number, memory in self.optimizer.state_dict()["state"].items():
+            found |= _named(f"optimizer.{number}", memory)
+        return found
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take up a state."""
+        memory: dict[int, dict[str, Tensor]] = {}
+        for name, value in _under("optimizer", state).items():
+            number, _, key = name.partition(".")
+            memory.setdefault(int(number), {})[key] = value
+        self.reset(_under("model", state), memory)
+
+
+class FinetuningPack(Training):
+    """The fine-tuning of several models, a step of each in turn; on a GPU beside each other.
+
+    A model of a pack is the one that would be fine-tuned alone: nothing is shared but the device.
+    """
+
+    def __init__(self, members: Sequence[Finetuning], free: list[Bench]) -> None:
+        self.members, self._free = members, free
+
+    @property
+    def epoch(self) -> int:
+        return self.members[0].epoch
+
+    @property
+    def is_done(self) -> bool:
+        return self.members[0].is_done
+
+    def run_epoch(self) -> None:
+        with _random_state_kept(self.members[0].model.device):
+            for group in zip(*(one.steps() for one in self.members), strict=True):
+                for step in group:
+                    step()
+            for one in self.members:
+                one.validate()
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights, what AdamW remembers, the scores so far and, where they differ, the best.
+
+        The epoch says which part of the schedule, of the order and of the dropout comes next.
+        """
+        found: dict[str, Tensor] = {}
+        for place, one in enumerate(self.members):
+            found |= _named(str(place), one.state())
+        return found
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        for place, one in enumerate(self.members):
+            one.load_state(_under(str(place), state))
+
+    def finish(self) -> list[Trained]:
+        with _random_state_kept(self.members[0].model.device):
+            finished = [one.finish() for one in self.members]
+        self._free += [one.bench for one in self.members if one.bench not in self._free]
+        return finished
+
+
+class Finetuning:
     """The fine-tuning of one model."""
 
-    def __init__(
-        self, model: TextClassifier, data: TokenData, *, seed: int, recipe: Recipe
-    ) -> None:
-        self.model, self.data, self.seed, self.recipe = model, data, seed, recipe
-        self.module = model.module
-        self.optimizer = _adam(self.module, recipe)
+    def __init__(self, bench: Bench, data: TokenData, *, seed: int, recipe: Recipe) -> None:
+        self.bench, self.data, self.seed, self.recipe = bench, data, seed, recipe
+        self.model, self.module = bench.model, bench.model.module
         self.validation: list[float] = []
         self.best_epoch = 0
         self.best: Weights = {}
+        tokens, device = data.train, self.model.device
+        self._read = read_lengths(tokens.ids, data.pad_id)
+        self._train = [part.to(device) for part in (tokens.ids, tokens.lengths, tokens.labels)]
 
     @property
     def epoch(self) -> int:
@@ -185,39 +328,39 @@ class Finetuning(Training):
     def is_done(self) -> bool:
         return self.epoch >= self.recipe.epochs
 
-    def run_epoch(self) -> None:
-        with _random_state_kept(self.model.device):
-            self._train()
-            validation = self.data.validation
-            logits = self.model.predict(validation.ids, validation.lengths)
+    def steps(self) -> Iterator[Callable[[], Tensor]]:
+        """The steps of the next epoch; each gives its loss."""
+        order = torch.randperm(len(self._read), generator=self._generator("order"))
+        batches = torch.split(order, self.recipe.batch_size)
+        done, steps = self.epoch * len(batches), self.recipe.epochs * len(batches)
+        self.module.train()
+        lane = self.bench.lane
+        lane.begin()
+        lane.seed(self._key("dropout"))
+        for number, index in enumerate(batches, start=done):
+            yield partial(self._step, index, warm_up_and_decay(number, steps))
+        lane.end()
+        self.module.eval()
+
+    def _step(self, index: Tensor, share: float) -> Tensor:
+        lane, width = self.bench.lane, int(self._read[index].max())
+        if lane.is_fast:  # fewer shapes, fewer graphs
+            width = min(-(-width // WIDTHS) * WIDTHS, self._train[0].shape[1])
+        with lane.entered():
+            self.bench.set_rate(self.recipe.learning_rate * share)
+            index = index.to(self.model.device, non_blocking=True)
+            ids, lengths, labels = (part[index] for part in self._train)
+            return lane.take(ids[:, :width], lengths, labels)
+
+    def validate(self) -> None:
+        """Score the epoch, and keep the weights if it is the best so far."""
+        validation = self.data.validation
+        logits = self.model.predict(validation.ids, validation.lengths)
         score = selection_score(logits, validation.labels, self.data.selection)
         self.validation.append(score)
         # the earliest of equal ones; an epoch without a score (NaN) only if there is no other
         if not self.best or _or_worst(score) > _or_worst(self.validation[self.best_epoch - 1]):
             self.best_epoch, self.best = self.epoch, _copy(self.module.state_dict())
-
-    def _train(self) -> None:
-        tokens, size = self.data.train, self.recipe.batch_size
-        totals = read_lengths(tokens.ids, self.data.pad_id)
-        order = torch.randperm(len(tokens), generator=self._generator("order"))
-        batches = torch.split(order, size)
-        steps = self.recipe.epochs * len(batches)
-        self.module.train()
-        _seed_dropout(self.model.device, self._key("dropout"))
-        for number, index in enumerate(batches, start=self.epoch * len(batches)):
-            rate = self.recipe.learning_rate * warm_up_and_decay(number, steps)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            self._step(index, int(totals[index].max()))
-        self.module.eval()
-
-    def _step(self, index: Tensor, width: int) -> None:
-        tokens, device = self.data.train, self.model.device
-        ids, lengths = tokens.ids[index, :width].to(device), tokens.lengths[index].to(device)
-        loss = F.cross_entropy(self.model.logits(ids, lengths), tokens.labels[index].to(device))
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
 
     def _key(self, purpose: str) -> int:
         keys = stream_keys(["finetune"], seed=self.seed, purpose=purpose, draw=self.epoch)
@@ -227,14 +370,8 @@ class Finetuning(Training):
         return torch.Generator().manual_seed(self._key(purpose))
 
     def state(self) -> dict[str, Tensor]:
-        """Weights, what AdamW remembers, the scores so far and, where they differ, the best.
-
-        The epoch says which part of the schedule, of the order and of the dropout comes next.
-        """
-        moments = self.optimizer.state_dict()["state"]
-        found = _named("model", self.module.state_dict())
-        for number, memory in moments.items():
-            found |= _named(f"optimizer.{number}", memory)
+        """Everything needed to resume."""
+        found = self.bench.state()
         if self.best_epoch != self.epoch:
             found |= _named("best", self.best)
         numbers = {
@@ -244,30 +381,25 @@ class Finetuning(Training):
         return _copy(found | numbers)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        self.module.load_state_dict(_under("model", state))
-        memory: dict[int, dict[str, Tensor]] = {}
-        for name, value in _under("optimizer", state).items():
-            number, _, key = name.partition(".")
-            memory.setdefault(int(number), {})[key] = value
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": memory, "param_groups": groups})
+        """Resume from a state."""
+        self.bench.load_state(state)
         self.validation = state["validation"].tolist()
         self.best_epoch = int(state["best_epoch"])
         is_best = 0 < self.best_epoch == self.epoch
         self.best = _copy(_under("model" if is_best else "best", state))
 
-    def finish(self) -> list[Trained]:
+    def finish(self) -> Trained:
+        """Test the best epoch."""
         if not self.best:
             raise FaithscopeError("This training has not finished an epoch: run one first.")
         self.module.load_state_dict(self.best)
         test = self.data.test
-        with _random_state_kept(self.model.device):
-            logits = self.model.predict(test.ids, test.lengths)
+        logits = self.model.predict(test.ids, test.lengths)
         scores = classification_scores(logits, test.labels)
-        return [Trained(self.best, self.best_epoch, tuple(self.validation), scores)]
+        return Trained(self.best, self.best_epoch, tuple(self.validation), scores)
 
 
-def _adam(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
+def _adam(module: nn.Module, recipe: Recipe, *, in_graphs: bool = False) -> torch.optim.AdamW:
     """AdamW whose weight decay spares biases and the weights of normalisations."""
     spared = {
         f"{name}.{own}"
@@ -282,11 +414,14 @@ def _adam(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
     ]
     return torch.optim.AdamW(
         groups,
-        lr=recipe.learning_rate,
+        lr=torch.tensor(recipe.learning_rate, device=groups[0]["params"][0].device)
+        if in_graphs
+        else recipe.learning_rate,
         betas=BETAS,
         eps=EPSILON,
         weight_decay=recipe.weight_decay,
         fused=True,
+        capturable=in_graphs,
     )
 
 
@@ -295,14 +430,6 @@ def _random_state_kept(device: torch.device) -> Iterator[None]:
     """Whatever is drawn inside, also by a library, random state is as it was outside."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
-
-
-def _seed_dropout(device: torch.device, key: int) -> None:
-    """Let dropout draw from this key; only where random state is kept."""
-    torch.default_generator.manual_seed(key)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(key)
 
 
 def _or_worst(score: float) -> float:
