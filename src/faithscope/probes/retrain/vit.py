@@ -44,6 +44,8 @@ ROOM_ON_CPU, ROOM_ON_GPU = 2 << 30, 1 / 3
 """For the images of a pack and what a step remembers: bytes, and a share of a GPU's memory."""
 IMAGES_PER_PASS = {"cpu": 256, "cuda": 1 << 15}
 """Images (of all models) that are tested in one pass."""
+ONE_BLOCK = 128
+"""Tokens that a kernel of fused attention takes at once."""
 EXPLAINED_TOGETHER = {"cpu": 64, "cuda": 1024}
 """Images that are explained in one pass."""
 
@@ -353,7 +355,7 @@ class ViTTraining(Packed):
         self.optimizer.zero_grad(set_to_none=True)
         heavy, light = self.parameters["heavy"], self.parameters["light"]
         moves = moves if self.learner.options.augment else None
-        with _repeatable(self.device):
+        with _repeatable(self.device, self.shape.tokens):
             losses = loss(
                 (heavy, light),
                 self.images["train"],
@@ -373,7 +375,7 @@ class ViTTraining(Packed):
         named = unflatten(self.shape, (p["heavy"].detach(), p["light"].detach()))
         images = self.images[split]
         size = max(1, IMAGES_PER_PASS[self.device.type] // len(images))
-        with _repeatable(self.device):
+        with _repeatable(self.device, self.shape.tokens):
             found = [
                 answer(self.shape, named, _normalised(part, self.colours), self.learner.dtype)
                 for part in torch.split(images, size, 1)
@@ -395,11 +397,15 @@ def _gradient(parameter: Tensor) -> Tensor:
     return parameter.grad
 
 
-def _repeatable(device: torch.device) -> AbstractContextManager[None]:
-    """Attention whose gradients are the same every time, with up to 128 tokens at least."""
+def _repeatable(device: torch.device, tokens: int) -> AbstractContextManager[None]:
+    """Attention whose gradients are the same every time.
+
+    Those of cuDNN are where all tokens are one block of its kernel, and it is the fastest there.
+    """
     if device.type != "cuda":
         return nullcontext()
-    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
+    fastest = [SDPBackend.CUDNN_ATTENTION] if tokens <= ONE_BLOCK else []
+    return sdpa_kernel([*fastest, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], set_priority=True)
 
 
 def _normalised(images: Tensor, colours: Sequence[Tensor]) -> Tensor:
