@@ -5,7 +5,7 @@ Whatever reads more of it than these, its blocks, is explained as any text model
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -72,19 +72,27 @@ def explain_tokens(model: TextClassifier, tokens: Tokens, measure: Method) -> Te
 
 
 def explain_blocks(
-    model: TextModel, tokens: Tokens, measure: Method, *, pad_id: int, tokens_per_pass: int
-) -> Tensor:
-    """Scores [N, T] of a split by any method for texts, float32 on the CPU; gold labels."""
+    model: TextModel,
+    tokens: Tokens,
+    measures: Sequence[Method],
+    *,
+    pad_id: int,
+    tokens_per_pass: int,
+) -> list[Tensor]:
+    """Scores [N, T] of a split by any methods for texts, float32 on the CPU; gold labels."""
     totals = read_lengths(tokens.ids, pad_id)
-    scores = torch.zeros(tokens.ids.shape)
+    scores = [torch.zeros(tokens.ids.shape) for _ in measures]
+    pairs = [(measure, 0) for measure in measures]
     for total in sorted(set(totals.tolist())):
         alike = (totals == total).nonzero().flatten()
         for index in alike.split(max(1, tokens_per_pass // max(1, total))):
             texts = _texts(tokens, index, total).to(model.device)
             labels, keys = tokens.labels[index].to(model.device), [str(i) for i in index.tolist()]
-            (maps,) = explain_batch(model, texts, labels, [(measure, 0)], keys=keys)
-            scores[index, :total] = maps[:, 0].float().cpu()
-    return scores * within(tokens.lengths, tokens.ids.shape[1])
+            maps = explain_batch(model, texts, labels, pairs, keys=keys)
+            for held, own in zip(scores, maps, strict=True):
+                held[index, :total] = own[:, 0].float().cpu()
+    main = within(tokens.lengths, tokens.ids.shape[1])
+    return [held * main for held in scores]
 
 
 def _texts(tokens: Tokens, index: Tensor, total: int) -> TokenInputs:

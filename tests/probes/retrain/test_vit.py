@@ -367,14 +367,18 @@ class TestRoar:
 
     @pytest.mark.parametrize(
         ("owner", "name", "call"),
-        [(ViTTraining, "run_epoch", 4), (ViTLearner, "explain", 5), (ViTTraining, "finish", 2)],
+        [
+            (ViTTraining, "run_epoch", 4),
+            (ViTLearner, "explain_together", 5),
+            (ViTTraining, "finish", 2),
+        ],
     )
     def test_kill_9_costs_no_bit(self, owner, name, call, whole, tmp_path, monkeypatch):
         """In an epoch of the second pack, in the second thing that is explained, and in a test."""
         real, calls = getattr(owner, name), []
 
         def deadly(self, *arguments):
-            if name == "explain" and not arguments[0][0]:  # random maps need no model
+            if name == "explain_together" and not arguments[0][0]:  # random maps need no model
                 return real(self, *arguments)
             calls.append(1)
             if len(calls) == call:
@@ -446,3 +450,14 @@ BAD = [
 def test_what_does_not_go_together_is_refused_in_a_sentence(data, model, options, words):
     with refused(*words):
         fs.prepare_roar(data, model, **options)
+
+
+def test_measures_together_give_what_they_give_alone():
+    own = learner()
+    data = data_of(own)
+    start = initial(own.shape(data), 0)
+    measures = [method(name) for name in ("rollout", "gradient", "attcat")]
+    together = own.explain_together([start], [data.test], measures, [0])
+    for measure, [found] in zip(measures, together, strict=True):
+        [alone] = own.explain([start], [data.test], measure, [0])
+        torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-7)

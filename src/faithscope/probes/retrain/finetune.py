@@ -155,28 +155,46 @@ class FinetuneLearner(Learner):
         measure: Method,
         seeds: Sequence[int],
     ) -> list[Tensor]:
-        self.check(measure)
-        if not measure.reads_model:
-            raise FaithscopeError(f"The measure '{measure.label}' does not ask the model.")
+        return self.explain_together(weights, tokens, [measure], seeds)[0]
+
+    def explain_together(
+        self,
+        weights: Sequence[Weights],
+        tokens: Sequence[Tokens],
+        measures: Sequence[Method],
+        seeds: Sequence[int],
+    ) -> list[list[Tensor]]:
+        """By measure, the scores of every model; what reads blocks shares one trace."""
+        for measure in measures:
+            self.check(measure)
+            if not measure.reads_model:
+                raise FaithscopeError(f"The measure '{measure.label}' does not ask the model.")
         found = []
         with _random_state_kept(torch.device(self.device)):
             for state, part in zip(weights, tokens, strict=True):
                 self._explained.module.load_state_dict(state)
-                found.append(self._scores(part, measure))
-        return found
+                found.append(self._scores(part, measures))
+        return [list(column) for column in zip(*found, strict=True)]
 
-    def _scores(self, tokens: Tokens, measure: Method) -> Tensor:
-        """Scores [N, T] of a split by the module as it is."""
+    def _scores(self, tokens: Tokens, measures: Sequence[Method]) -> list[Tensor]:
+        """Scores [N, T] of a split by each measure, of the module as it is."""
         model = self._explained
-        if reads_words_only(measure):
-            return explain_tokens(model, tokens, measure)
-        return explain_blocks(
-            self._seen_inside,
-            tokens,
-            measure,
-            pad_id=model.pad_id,
-            tokens_per_pass=model.tokens_per_pass,
+        of_blocks = [measure for measure in measures if not reads_words_only(measure)]
+        made = iter(
+            explain_blocks(
+                self._seen_inside,
+                tokens,
+                of_blocks,
+                pad_id=model.pad_id,
+                tokens_per_pass=model.tokens_per_pass,
+            )
+            if of_blocks
+            else []
         )
+        return [
+            explain_tokens(model, tokens, measure) if reads_words_only(measure) else next(made)
+            for measure in measures
+        ]
 
     @cached_property
     def _seen_inside(self) -> TextModel:

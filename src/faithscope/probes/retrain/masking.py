@@ -21,7 +21,14 @@ from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method
 from faithscope.perturb import units_to_mask
 from faithscope.probes.retrain.jobs import Job, Jobs, Pack
-from faithscope.probes.retrain.learner import Encoded, Learner, Masks, Scores, Weights
+from faithscope.probes.retrain.learner import (
+    Encoded,
+    Learner,
+    Masks,
+    Scores,
+    Weights,
+    explained_together,
+)
 from faithscope.probes.retrain.modality import Modality
 
 CACHE_BYTES = 1 << 30
@@ -65,6 +72,8 @@ class Masker:
     )
     """Scores of the models of the intact texts, by measure, group and seed; the latest used are
     last."""
+    owed: dict[str, float] = field(default_factory=dict)
+    """Seconds of measures that were explained beside another, which is spared them."""
 
     def mask(
         self, jobs: Jobs, pack: Pack, model: Callable[[Job], Model], tell: Callable[[str], None]
@@ -82,7 +91,8 @@ class Masker:
                 Masked(job, self._mask(job, data, held), held)
                 for job, data, held in zip(alike, parents, scores, strict=True)
             ]
-            found.append(Explained(label, masked, taken()))
+            owed = 0.0 if label is None else self.owed.pop(label, 0.0)
+            found.append(Explained(label, masked, taken() + owed))
         return found
 
     def _evidence(
@@ -105,47 +115,68 @@ class Masker:
         models = [model(parent) for parent in parents]
         data = [self.data.masked(positions) for _, positions in models]
         weights = [held for held, _ in models]
-        return data, self.explain(item, weights, data, [parent.seed for parent in parents])
+        return data, self.explain([item], weights, data, [parent.seed for parent in parents])[0]
 
     def _of_bases(
         self, jobs: Jobs, item: Method, model: Callable[[Job], Model]
     ) -> dict[int, Scores]:
-        """The scores that the models of the intact texts give, for all seeds planned together."""
+        """The scores that the models of the intact data give, for all seeds planned together."""
         key = item.label, jobs.seeds
         if key not in self.cache:
-            found: dict[int, Scores] = {}
-            for start in range(0, len(jobs.bases), self.pack_size):
-                some = jobs.bases[start : start + self.pack_size]
-                weights, seeds = [model(base)[0] for base in some], [base.seed for base in some]
-                scores = self.explain(item, weights, [self.data] * len(some), seeds)
-                found |= dict(zip(seeds, scores, strict=True))
-            self.cache[key] = found
+            items = self._beside(item, len(jobs.bases))
+            found: list[dict[int, Scores]] = [{} for _ in items]
+            with timed() as taken:
+                for start in range(0, len(jobs.bases), self.pack_size):
+                    some = jobs.bases[start : start + self.pack_size]
+                    weights, seeds = [model(base)[0] for base in some], [one.seed for one in some]
+                    scores = self.explain(items, weights, [self.data] * len(some), seeds)
+                    for held, own in zip(found, scores, strict=True):
+                        held |= dict(zip(seeds, own, strict=True))
+            self.owed[item.label] = -taken()
+            for one, held in zip(items, found, strict=True):
+                self.cache[one.label, jobs.seeds] = held
+                self.owed[one.label] = self.owed.get(one.label, 0.0) + taken() / len(items)
         self.cache.move_to_end(key)
-        found = self.cache[key]
+        scored = self.cache[key]
         while len(self.cache) > 1 and _bytes(self.cache) > CACHE_BYTES:
             self.cache.popitem(last=False)
-        return found
+        return scored
+
+    def _beside(self, item: Method, models: int) -> list[Method]:
+        """The measures that are explained with one: those that read the same trace of a model.
+
+        They do not depend on what is asked for first, so that a resumed run gives the same bits.
+        """
+        sharing = [
+            one
+            for one in self.measures.values()
+            if one.reads_model and "path_gradient" not in one.needs
+        ]
+        units = sum(part.eligible.numel() for _, part in self.data.splits)
+        fits = 4 * units * models * len(sharing) <= CACHE_BYTES
+        return sharing if item in sharing and fits else [item]
 
     def explain(
         self,
-        item: Method,
+        items: Sequence[Method],
         models: Sequence[Weights],
         data: Sequence[Encoded],
         seeds: Sequence[int],
-    ) -> list[Scores]:
-        """The scores of all splits of each model's data."""
-        found: list[dict[str, Tensor]] = [{} for _ in models]
+    ) -> list[list[Scores]]:
+        """By measure, the scores of all splits of each model's data."""
+        found: list[list[dict[str, Tensor]]] = [[{} for _ in models] for _ in items]
         for name, _ in self.data.splits:
             parts = [getattr(one, name) for one in data]
-            scores = self.learner.explain(models, parts, item, seeds)
-            if not isinstance(scores, Sequence) or len(scores) != len(models):
-                raise FaithscopeError(
-                    f"{item.label} must give a list of scores for {len(models)} models, the "
-                    f"learner '{self.learner.name}' gave {shown(scores)}."
-                )
-            for held, own in zip(found, scores, strict=True):
-                held[name] = self._checked(item, own)
-        return list(found)
+            made = explained_together(self.learner, models, parts, items, seeds)
+            for item, held, scores in zip(items, found, made, strict=True):
+                if not isinstance(scores, Sequence) or len(scores) != len(models):
+                    raise FaithscopeError(
+                        f"{item.label} must give a list of scores for {len(models)} models, the "
+                        f"learner '{self.learner.name}' gave {shown(scores)}."
+                    )
+                for one, own in zip(held, scores, strict=True):
+                    one[name] = self._checked(item, own)
+        return [list(held) for held in found]
 
     def _checked(self, item: Method, scores: Any) -> Tensor:
         """Scores as floating-point numbers, whatever a measure or learner of one's own gives."""

@@ -188,34 +188,47 @@ class ViTLearner:
         seeds: Sequence[int],
     ) -> list[Tensor]:
         """Scores [N, T] of every model on its images, for their labels; without weights random."""
+        return self.explain_together(weights, parts, [measure], seeds)[0]
+
+    def explain_together(
+        self,
+        weights: Sequence[Weights],
+        parts: Sequence[PixelSplit],
+        measures: Sequence[Method],
+        seeds: Sequence[int],
+    ) -> list[list[Tensor]]:
+        """The same by several measures, which share what they read of the models."""
         found = []
         for state, part, seed in zip(weights, parts, seeds, strict=True):
             model = self._model(self._shape_of(part, state))
             if state:
                 model.module.load_state_dict(state)
-            found.append(self._maps(model.to(self.device), part, measure, seed))
-        return found
+            found.append(self._maps(model.to(self.device), part, measures, seed))
+        return [list(column) for column in zip(*found, strict=True)]
 
-    def _maps(self, model: Model, part: PixelSplit, measure: Method, seed: int) -> Tensor:
+    def _maps(
+        self, model: Model, part: PixelSplit, measures: Sequence[Method], seed: int
+    ) -> list[Tensor]:
         frame, together = part.frame, EXPLAINED_TOGETHER[self._place]
         grid = frame.size[0] // self.options.patch, frame.size[1] // self.options.patch
         units = "pixels" if frame.units == frame.size else "patches"
-        scores = torch.empty(len(part), frame.count)
+        scores = [torch.empty(len(part), frame.count) for _ in measures]
         done = 0
         for some in part.chunks(together):
             images = frame.normalised(some.filled(self.device))
             labels = some.labels.to(self.device)
-            (maps,), together, _ = explain_images(
+            maps, together, _ = explain_images(
                 model,
                 images,
                 labels,
-                [(measure, 0)],
+                [(measure, 0) for measure in measures],
                 keys=some.keys,
                 seed=seed,
                 batch_size=together,
             )
-            ranked = to_units(maps, units, frame.size, grid)
-            scores[done : done + len(some)] = ranked.flatten(1).float().cpu()
+            for held, own in zip(scores, maps, strict=True):
+                ranked = to_units(own, units, frame.size, grid)
+                held[done : done + len(some)] = ranked.flatten(1).float().cpu()
             done += len(some)
         return scores
 

@@ -276,7 +276,7 @@ class RetrainWorker:
         for label, item in self.measures.items():
             if item.reads_model:
                 with timed() as taken:
-                    self.masker.explain(item, models, [few] * len(models), seeds)
+                    self.masker.explain([item], models, [few] * len(models), seeds)
                 found[f"explaining {label}"] = taken() / len(models) / share
         return found
 
