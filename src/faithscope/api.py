@@ -24,6 +24,7 @@ from faithscope.data.labelled_images import ImageSplits
 from faithscope.data.text import TextData
 from faithscope.errors import FaithscopeError, said, shown, warn
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods, try_methods
+from faithscope.methods.bilstm import as_read_by
 from faithscope.methods.layout import Inputs
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
@@ -195,7 +196,7 @@ def explain(
     request = for_modality(check_request(Perturb, options), model)
     model = with_units(model.with_output(request.output), request)
     say_what_the_cpu_does(model.device)
-    chosen = resolve_methods(methods, model.modality)
+    chosen = as_read_by(model, resolve_methods(methods, model.modality))
     held = load_data(data, model)
     goals = None if target is None else class_numbers("target", target)
     if len(held):  # of a loader nobody may know

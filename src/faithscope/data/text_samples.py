@@ -33,9 +33,9 @@ from faithscope.data.own_texts import KINDS, SECOND_TEXT, read_table
 from faithscope.data.sources import SOURCES as IMAGES
 from faithscope.data.sources import split_options
 from faithscope.data.tensors import as_tensor
-from faithscope.data.text import TextData, Texts
+from faithscope.data.text import TextData, Texts, Words
 from faithscope.data.text_files import kind_of
-from faithscope.data.text_sources import SAMPLES, TEXT_SOURCES, load_text
+from faithscope.data.text_sources import SAMPLES, TEXT_SOURCES, WORDS, load_text
 from faithscope.errors import (
     FaithscopeError,
     check_encodable,
@@ -46,6 +46,7 @@ from faithscope.errors import (
     warn,
 )
 from faithscope.models import BUNDLE, TextModel
+from faithscope.models.bilstm_text import BiLSTMText
 from faithscope.models.text_model import Encoded, batch_of
 from faithscope.registry import check_options, listed
 from faithscope.request import existing_path
@@ -68,7 +69,7 @@ NONE_GIVEN = "There are no texts: give at least one."
 
 @dataclass(frozen=True)
 class Item:
-    """One text, or one pair; `ids` and `types` if it was tokenized already."""
+    """One text, or one pair; `words` if it was cut into words, `ids` and `types` into tokens."""
 
     text: str = ""
     pair: str | None = None
@@ -76,6 +77,7 @@ class Item:
     name: str = ""
     ids: tuple[int, ...] = ()
     types: tuple[int, ...] | None = None
+    words: tuple[Words, ...] = ()
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -121,7 +123,7 @@ class TextSamples(IndexedImages):
     def encoded(self) -> Sequence[Encoded]:
         """The texts as the model reads them, by position."""
         plain = [item for item in self.items if not item.ids and item.is_unicode]
-        made = iter(self.model.encode_all([item.texts for item in plain]))
+        made = iter(self.model.encode_all([_as_read(self.model, item) for item in plain]))
         return [
             self.model.encode_ids(one.ids, one.types)
             if one.ids
@@ -184,6 +186,13 @@ class TextSamples(IndexedImages):
             words=tuple(one.words for one in made),
             seconds=tuple(one.second for one in made),
         )
+
+
+def _as_read(model: TextModel, item: Item) -> tuple[Any, ...]:
+    """A text, or both of a pair, as strings or, for a model of words, as words."""
+    if not isinstance(model, BiLSTMText):
+        return item.texts
+    return item.words or tuple(map(WORDS[model.kind], item.texts))
 
 
 def load_texts(
@@ -320,8 +329,9 @@ def _hugging_face(
 
 def _of_split(split: Texts) -> list[Item]:
     pairs = split.auxiliary_texts or (None,) * len(split)
-    each = zip(split.texts, pairs, split.labels.tolist(), strict=True)
-    return [Item(text, pair, label) for text, pair, label in each]
+    sides = [split.words] if split.auxiliary_words is None else [split.words, split.auxiliary_words]
+    each = zip(split.texts, pairs, split.labels.tolist(), zip(*sides, strict=True), strict=True)
+    return [Item(text, pair, label, words=words) for text, pair, label, words in each]
 
 
 def _of_rows(
@@ -405,7 +415,8 @@ def _refuse_padding(ids: Sequence[Sequence[int]], model: TextModel) -> None:
         {next((at for at, token in enumerate(row) if token != pad), len(row)) for row in rows}
         for rows in (ids, [row[::-1] for row in ids])
     )
-    usual = [{0}, {1}] if pad == model.tokenizer.eos_token_id else [{0}]  # one may end every text
+    ends = getattr(model.tokenizer, "eos_token_id", None)
+    usual = [{0}, {1}] if pad == ends else [{0}]  # one may end every text
     if before != {0} or after not in usual:
         raise FaithscopeError(
             "The tokens begin or end with padding: give their attention_mask, too, as "

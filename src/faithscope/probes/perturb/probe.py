@@ -25,6 +25,7 @@ from faithscope.data import (
 )
 from faithscope.errors import FaithscopeError, warn
 from faithscope.methods import METHODS, Method, resolve_methods
+from faithscope.methods.bilstm import as_read_by
 from faithscope.methods.layout import Inputs
 from faithscope.methods.method import MODALITIES
 from faithscope.metrics import Metric, SaCo, resolve_metrics
@@ -129,7 +130,7 @@ class PerturbProbe:
         model = _model(request, given)
         request = for_modality(request, model)
         model = with_units(model, request)
-        methods = chosen_methods(request, given, model.modality)
+        methods = as_read_by(model, chosen_methods(request, given, model.modality))
         data = _data(request, given, model)
         target = _target(request, given, len(data), model.modality)
         if isinstance(data, IndexedImages):

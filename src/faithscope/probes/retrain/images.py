@@ -16,6 +16,7 @@ from faithscope.data.text import TextData
 from faithscope.data.text_sources import TEXT_SOURCES, constant_score
 from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method, resolve_methods
+from faithscope.models.tensor_files import tensor_digest
 from faithscope.perturb import DEFAULTS, FILLS
 from faithscope.probes.retrain.jobs import Jobs
 from faithscope.probes.retrain.learner import Learner, Masks, Scores
@@ -23,7 +24,6 @@ from faithscope.probes.retrain.modality import Modality
 from faithscope.probes.retrain.pixels import PixelData
 from faithscope.request import Given, Retrain
 from faithscope.runs.cards import DataCard, ImageCard, Majority
-from faithscope.runs.files import tensor_digest
 
 PRESET = (
     *("raw_attention", "rollout", "grad_cam", "transformer_mm", "transformer_attribution"),
