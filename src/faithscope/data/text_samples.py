@@ -48,6 +48,7 @@ from faithscope.errors import (
 from faithscope.models import BUNDLE, TextModel
 from faithscope.models.bilstm_text import BiLSTMText
 from faithscope.models.text_model import Encoded, batch_of
+from faithscope.models.tokens import NO_UNIT
 from faithscope.registry import check_options, listed
 from faithscope.request import existing_path
 
@@ -105,6 +106,8 @@ class TextSamples(IndexedImages):
     labels: Tensor | None = None
     name: str = "texts"
     noun: str = "texts"
+    needs_specials: bool = False
+    """Whether a text of which all tokens are ranked is left out, as nothing would be left of it."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -138,6 +141,12 @@ class TextSamples(IndexedImages):
 
         return texts_html(self)
 
+    def that_keep_some(self) -> TextSamples:
+        """The same for tokens that are dropped: texts without special tokens are left out."""
+        made = replace(self, needs_specials=True)
+        vars(made)["encoded"] = self.encoded
+        return made
+
     def parts(self, size: int) -> list[list[int]]:
         """Positions of texts of like length together, longest first."""
         order = sorted(range(len(self)), key=self._length, reverse=True)
@@ -150,23 +159,35 @@ class TextSamples(IndexedImages):
     def typical(self, example: Batch) -> Batch:
         """A text of median length."""
         order = [place for part in self.parts(len(self)) for place in part]
-        used = [place for place in order if self.encoded[place].words]
+        used = [place for place in order if self._is_usable(place)]
         return self._batch([used[len(used) // 2]])
 
     def read_batches(self, positions: Sequence[int]) -> list[Batch]:
         """Texts of equally many tokens and units together; one without units is left out."""
         alike: dict[tuple[int, int], list[int]] = {}
+        left = [place for place in positions if not self._is_usable(place)]
         for position in positions:
-            alike.setdefault(self._length(position), []).append(position)
-        empty = [place for (_, units), places in alike.items() if not units for place in places]
-        batches = [self._batch(places) for (_, units), places in alike.items() if units]
-        if empty:
-            skipped = tuple(Skipped(self.items[place].name, self._why(place)) for place in empty)
+            if self._is_usable(position):
+                alike.setdefault(self._length(position), []).append(position)
+        batches = [self._batch(places) for places in alike.values()]
+        if left:
+            skipped = tuple(Skipped(self.items[place].name, self._why(place)) for place in left)
             batches.append(Batch(torch.empty(0, 3, 1, 1), None, (), (), (), (), skipped))
         return batches
 
+    def _is_usable(self, place: int) -> bool:
+        units = self.encoded[place].units
+        return any(unit != NO_UNIT for unit in units) and not (
+            self.needs_specials and NO_UNIT not in units
+        )
+
     def _why(self, place: int) -> str:
         """Why a text is left out."""
+        if self.encoded[place].words:
+            return (
+                "it has no special tokens, and the fill 'drop' would leave nothing of it (choose "
+                "another)"
+            )
         if not self.items[place].is_unicode:
             return "it holds a lone surrogate, which is no character"
         side = "" if self.model.side == "both" else f" on its {self.model.side} side"
@@ -280,7 +301,7 @@ def _named(name: str | os.PathLike[str], model: TextModel) -> tuple[str, list[It
     if (is_named and source in IMAGES and source not in TEXT_SOURCES) or (
         kind_of(Path(place)) in EXTENSIONS
     ):
-        raise FaithscopeError(f"{_reads_texts(model)}, and {quoted(text)} names images: {GIVE}.")
+        raise _names_images(model, text)
     if path is not None or (is_named and source in TEXT_SOURCES):
         data = load_text(text)
         return data.name, _of_split(data.test), data.classes
@@ -291,9 +312,15 @@ def _named(name: str | os.PathLike[str], model: TextModel) -> tuple[str, list[It
     return "text", [Item(text)], None
 
 
+def _names_images(model: TextModel, name: str) -> FaithscopeError:
+    return FaithscopeError(f"{_reads_texts(model)}, and {quoted(name)} names images: {GIVE}.")
+
+
 def _bundled(name: str, model: TextModel) -> list[Item]:
     """The texts of a sample that comes with the package, or one of them (``sst:7``)."""
     name, colon, place = name.partition(":")
+    if (BUNDLE / f"{name}_sample.json").is_file():
+        raise _names_images(model, f"bundled:{name}{colon}{place}")
     if name not in BUNDLED:
         raise FaithscopeError(
             f"{_reads_texts(model)}, and none are called {quoted(f'bundled:{name}')}: {GIVE}, or "

@@ -42,6 +42,11 @@ class ImageModality(Modality):
         self.unit = "patch" if request.units == "patches" else "pixel"
 
     def open_options(self, request: Retrain) -> dict[str, Any]:
+        if not request.specials:
+            raise FaithscopeError(
+                f"specials is of texts, and '{request.model}' is trained on images, which have no "
+                "special tokens: leave it out."
+            )
         fill = request.fill or DEFAULTS["image"]
         if FILLS[fill].drops:
             others = ", ".join(name for name in FILLS if not FILLS[name].drops)
