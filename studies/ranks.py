@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, product
 from pathlib import Path
@@ -28,15 +27,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from scipy.stats import kendalltau, spearmanr
 from summarise import command, protocol, table, written
 
 import faithscope as fs
 from faithscope.errors import FaithscopeError
-from faithscope.models.vit_pack import ViTShape
 from faithscope.perturb import FILLS
-from faithscope.probes.retrain.vit import ViTLearner
 from faithscope.report.style import BETTER, INK, LINE, MUTED, SERIES, Drawing, house_style
 from faithscope.verdicts.statistics import student_interval
 
@@ -62,21 +58,18 @@ def perturb(run: Path, data: str, *, samples: int, fills: Sequence[str], device:
     if prepared.plan.data.fingerprint != plan.data.fingerprint:
         raise FaithscopeError(f"'{data}' is not the data of '{run}': give what it was trained on.")
     worker: Any = prepared.planned.worker
-    learner, encoded = worker.learner, worker.data
+    learner = worker.learner
     for seed, fill in product(result.trained.seeds, fills or _fills(learner)):
         out = perturbed(run) / f"seed{seed}-{fill}"
         options: Row = {"metrics": METRICS, "target": "label", "fill": fill, "pictures": 0}
         options |= {"limit": samples, "out": out}
-        weights = _weights(run, seed)
-        if isinstance(learner, ViTLearner):
-            frame, test = encoded.frame, encoded.test
-            model = _image_model(learner.shape(encoded), weights, frame.mean, frame.std, seed)
+        model = fs.load_model(f"run:{run}(seed={seed})", device=learner.device)
+        texts_or_images: Any = worker.source
+        if model.modality == "image":
+            test = worker.data.test
+            texts_or_images = worker.data.frame.normalised(test.images)
             options |= {"labels": test.labels, "units": masked["units"]}
-            fs.evaluate(model.to(learner.device), frame.normalised(test.images), methods, **options)
-        else:
-            with tempfile.TemporaryDirectory() as folder:
-                model = _text_model(learner, weights, encoded.classes, folder)
-                fs.evaluate(model, worker.source, methods, **options)
+        fs.evaluate(model, texts_or_images, methods, **options)
         print(out, flush=True)
 
 
@@ -86,34 +79,7 @@ def perturbed(run: Path) -> Path:
 
 
 def _fills(learner: Any) -> list[str]:
-    return list(FILLS if isinstance(learner, ViTLearner) else FILLS.of("text"))
-
-
-def _weights(run: Path, seed: int) -> Row:
-    """The model that ROAR trained on the intact data with a seed."""
-    (file,) = run.rglob(f"artifacts/models/k000-s{seed}.safetensors")
-    start = "weights."
-    return {k.removeprefix(start): v for k, v in load_file(file).items() if k.startswith(start)}
-
-
-def _image_model(
-    shape: ViTShape, weights: Row, mean: Sequence[float], std: Sequence[float], seed: int
-) -> fs.Model:
-    module = shape.module().eval()
-    module.load_state_dict(weights)
-    return fs.wrap(module, mean=tuple(mean), std=tuple(std), name=f"vit of seed {seed}")
-
-
-def _text_model(learner: Any, weights: Row, classes: Sequence[str], folder: str) -> Any:
-    """A fine-tuned model goes through a folder, as anybody's would."""
-    classifier = learner.checkpoint.classifier(0, "cpu")
-    classifier.module.load_state_dict(weights)
-    names = dict(enumerate(classes))
-    numbers = {name: number for number, name in names.items()}
-    classifier.module.config.update({"id2label": names, "label2id": numbers})
-    classifier.module.save_pretrained(folder)
-    learner.checkpoint.tokenizer.save_pretrained(folder)
-    return fs.load_model(f"hf:{folder}", device=learner.device)
+    return list(FILLS.of(getattr(learner, "modality", "text")))
 
 
 # The comparison

@@ -66,7 +66,11 @@ def test_explain_answers_unknown_names_too(module, options, words):
         ("vit_base_patch16_224", ["'source:name'", "timm:vit_base_patch16_224"]),
         (
             "tim:vit",
-            ["model source 'tim'", "did you mean 'timm'", "bundled, file, hf, timm, torchvision"],
+            [
+                "model source 'tim'",
+                "did you mean 'timm'",
+                "bundled, file, hf, run, timm, torchvision",
+            ],
         ),
         ("timm:vit_bas_patch16_224", ["did you mean 'vit_base_patch16_224'", "Valid: ", " more."]),
         ("torchvision:vit_b_15", ["torchvision model", "vit_b_16, vit_b_32"]),

@@ -21,9 +21,11 @@ from torch import Tensor, nn
 from faithscope.data import Batch, ImageData, class_numbers, load_data
 from faithscope.data.images import loaders_named
 from faithscope.data.labelled_images import ImageSplits
+from faithscope.data.labels import class_by_name
 from faithscope.data.text import TextData
 from faithscope.errors import FaithscopeError, said, shown, warn
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods, try_methods
+from faithscope.methods.bilstm import as_read_by
 from faithscope.methods.layout import Inputs
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
@@ -109,7 +111,7 @@ def explain(
     data: Any,
     methods: Literal["all", "registered"],
     *,
-    target: Tensor | int | None = ...,
+    target: Tensor | int | str | None = ...,
     units: Units = ...,
     upsample: Literal["bilinear", "nearest"] = ...,
     side: Literal["both", "first", "second"] = ...,
@@ -124,7 +126,7 @@ def explain(
     data: Any,
     methods: MethodLike,
     *,
-    target: Tensor | int | None = ...,
+    target: Tensor | int | str | None = ...,
     units: Units = ...,
     upsample: Literal["bilinear", "nearest"] = ...,
     side: Literal["both", "first", "second"] = ...,
@@ -139,7 +141,7 @@ def explain(
     data: Any,
     methods: Iterable[MethodLike],
     *,
-    target: Tensor | int | None = ...,
+    target: Tensor | int | str | None = ...,
     units: Units = ...,
     upsample: Literal["bilinear", "nearest"] = ...,
     side: Literal["both", "first", "second"] = ...,
@@ -154,7 +156,7 @@ def explain(
     data: Any,
     methods: MethodLike | Iterable[MethodLike],
     *,
-    target: Tensor | int | None = None,
+    target: Tensor | int | str | None = None,
     units: Units = "auto",
     upsample: Literal["bilinear", "nearest"] = "bilinear",
     side: Literal["both", "first", "second"] = "both",
@@ -173,7 +175,7 @@ def explain(
         methods: a name, a Method or a function; a list (or "all") gives a dict by label, without
             those that the model does not allow, which are warned of.
             For a text model, texts: a string, a list, a file, a data set or tokens.
-        target: class to explain, an int or [B]; None is the predicted class.
+        target: class to explain, an int, a name or [B]; None is the predicted class.
         units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w]; of texts "tokens" or "words" ->
             a list of maps, one number for each unit of each text. "auto" is pixels, or tokens.
         side: of pairs of texts, the side that is explained.
@@ -195,8 +197,10 @@ def explain(
     request = for_modality(check_request(Perturb, options), model)
     model = with_units(model.with_output(request.output), request)
     say_what_the_cpu_does(model.device)
-    chosen = resolve_methods(methods, model.modality)
+    chosen = as_read_by(model, resolve_methods(methods, model.modality))
     held = load_data(data, model)
+    if isinstance(target, str) and model.classes:
+        target = class_by_name(target, model)
     goals = None if target is None else class_numbers("target", target)
     if len(held):  # of a loader nobody may know
         _check_targets(goals, len(held))
@@ -329,7 +333,7 @@ def evaluate(
         maps: maps from anywhere, by name: [B, H, W] or coarser, with channels to sum, patch vectors
             [B, P], a list with a map for each image, a dict or a folder of files by their names; of
             texts one number for each unit, as a list of arrays.
-        target: whose probability is watched: "predicted", "label", a class or [B].
+        target: whose probability is watched: "predicted", "label", a class (number or name) or [B].
         output: how logits become probabilities: "softmax", or each by its own "sigmoid" (several
             labels an image, or one logit: target 1 is p, target 0 is 1 - p); "auto" asks the model.
         k: SaCo's number of groups, or "auto" to choose it per map; several share most passes.

@@ -258,7 +258,7 @@ def test_a_decoder_is_not_given_its_token_for_padding():
     module.config.pad_token_id = words.unk_token_id
     with refused("'unk' needs a unk token", "padding", "(drop, mask, pad)"):
         fs.evaluate(fs.wrap(module, tokenizer=words), TEXTS, "gradient", fill="unk")
-    with refused("'drop' would leave nothing", "(mask, pad)"):
+    with refused("None of the 6 texts", "'drop' would leave nothing", "(choose another)"):
         fs.evaluate(fs.wrap(module, tokenizer=words), TEXTS, "gradient", fill="drop")
 
 
@@ -475,3 +475,75 @@ def test_slips_in_options_of_names_that_images_have_too_are_said_of_texts():
         fs.evaluate(MODEL, [*TEXTS], "gradient(norm=l3)", "aopc")
     with refused("a number for each unit", "or for each token"):
         fs.evaluate(MODEL, [TEXTS[0]], lambda *_: torch.ones(3), "aopc", k=4)
+
+
+# --- What is wrong of one text, and what is said before the start ---
+
+
+def test_texts_of_which_nothing_would_be_left_are_left_out_alone():
+    made = [MODEL.encode(text).ids for text in TEXTS[:3]]
+    bare = [one[1:-1] if place == 1 else one for place, one in enumerate(made)]
+    tokens = [{"input_ids": list(one)} for one in bare]
+    result = fs.evaluate(MODEL, tokens, "gradient", "aopc", fill="drop", random_draws=0)
+    assert result.samples["sample"].to_pylist() == ["0", "2"]
+    assert [held.name for held in result.manifest.data.skipped] == ["1"]
+    (said,) = (line for line in result.warnings() if "left out" in line)
+    assert said.startswith("1 of 3 texts is left out; the first, '1': it has no special tokens")
+    kept = fs.evaluate(MODEL, tokens, "gradient", "aopc", fill="mask", random_draws=0)
+    assert kept.samples.num_rows == 3 and not any("left out" in one for one in kept.warnings())
+
+
+def test_skipped_texts_are_warned_of():
+    given = [TEXTS[0], "", TEXTS[1], " "]
+    result = fs.evaluate(MODEL, given, "gradient", "aopc", random_draws=0)
+    assert any(
+        line.startswith("2 of 4 texts are left out; the first, '1': it has no tokens")
+        for line in result.warnings()
+    )
+
+
+def test_samples_are_listed_in_the_order_of_the_data():
+    given = [{"text": text, "id": f"text {place}"} for place, text in enumerate(TEXTS)]
+    result = fs.evaluate(MODEL, given, "gradient", "aopc", random_draws=0)
+    assert len({len(MODEL.encode(text).ids) for text in TEXTS}) > 2
+    assert result.samples["sample"].to_pylist() == [row["id"] for row in given]
+    for place, text in enumerate(TEXTS):
+        alone = fs.evaluate(MODEL, [text], "gradient", "aopc", random_draws=0, batch_size=1)
+        own = float(alone.values("gradient", "aopc")[0])
+        assert float(result.values("gradient", "aopc")[place]) == pytest.approx(own, abs=1e-9)
+
+
+def test_bundled_data_of_the_other_kind_is_said_to_be_that():
+    images = fs.load_model("bundled:cifar10_vit")
+    for name in ("bundled:sst", "bundled:sst:7", "bundled:babi1", "sst:nowhere"):
+        with refused(f"reads images, and '{name}' is text"):
+            fs.load_data(name, images)
+    for name in ("bundled:cifar10", "bundled:cifar10:7"):
+        with refused(f"reads texts, and '{name}' names images"):
+            loaded(name)
+
+
+@pytest.mark.parametrize("wrong", [{"labels": [0, 1, 2, 9, 0, 1]}, {"target": 9}])
+def test_classes_that_are_none_are_refused_before_the_start(wrong):
+    with refused("The class 9 is not a class of the model: its classes are 0 to 2."):
+        fs.prepare(MODEL, TEXTS, "gradient", **wrong)
+
+
+def test_a_class_is_named():
+    by_name = fs.evaluate(LABELLED, TEXTS, "gradient", "aopc", target="So So", random_draws=0)
+    by_number = fs.evaluate(LABELLED, TEXTS, "gradient", "aopc", target=1, random_draws=0)
+    assert {*by_name.samples["target"].to_pylist()} == {1}
+    assert by_name.manifest.plan.content() == by_number.manifest.plan.content()
+    named, numbered = (fs.explain(LABELLED, TEXTS, "gradient", target=one) for one in ("good", 2))
+    assert all(torch.equal(*pair) for pair in zip(named, numbered, strict=True))
+    for call in (fs.evaluate, fs.explain):
+        with refused("Unknown target 'god': did you mean 'good'?", "Bad"):
+            call(LABELLED, TEXTS, "gradient", target="god")
+
+
+def test_the_command_line_takes_the_name_of_a_class():
+    asked = ("bundled:sst:7", "--model", "bundled:sst_text", "--methods", "gradient")
+    for target in ("negative", "0"):
+        found = json.loads(run("explain", *asked, "--target", target, "--json").stdout)
+        assert found["explained"]["class"] == 0 and found["explained"]["name"] == "negative"
+    assert "did you mean 'positive'?" in fails("explain", *asked, "--target", "postive")

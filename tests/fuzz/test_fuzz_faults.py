@@ -18,9 +18,9 @@ import faithscope as fs
 from bags import BagLearner
 from conftest import randn, toy
 from disasters import Killed, failing, leftovers
+from faithscope.hashing import digest
 from faithscope.probes.perturb import probe
 from faithscope.probes.retrain.learner import Recipe
-from faithscope.runs.files import digest
 from fuzzing import answered, cases
 
 ERRORS = [

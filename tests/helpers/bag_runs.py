@@ -10,7 +10,7 @@ import pytest
 import faithscope as fs
 from bags import MEASURES, BagLearner, bag_texts
 from faithscope.api import Prepared
-from faithscope.runs.files import read_tensors
+from faithscope.models.tensor_files import read_tensors
 
 EPOCHS, JOBS, PACKS = 4, 36, 8
 SMALL = {"measures": MEASURES, "seeds": 2, "levels": [20, 50, 80], "keep_every": 0}

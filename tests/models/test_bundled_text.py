@@ -142,7 +142,7 @@ def test_other_names_are_refused(model):
     ):
         fs.load_data("bundled:ssst", model)
     assert fs.load_data("bundled:babi1", model, limit=2).name == "bundled:babi1"
-    with pytest.raises(fs.FaithscopeError, match="bundled data 'sst'"):
+    with pytest.raises(fs.FaithscopeError, match="reads images, and 'bundled:sst' is text"):
         fs.load_data(DATA, fs.wrap(tiny_vit(dtype=torch.float32)))
 
 

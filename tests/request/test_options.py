@@ -255,7 +255,6 @@ WRONG = {
         ("batch_size", "0", "batch_size must be 'auto' or at least 1, got 0"),
         ("batch_size", "large", "batch_size must be 'auto' or at least 1, got 'large'"),
         ("random_draws", "-1", "random_draws must be a whole number from 0 to 1000, got -1"),
-        ("target", "predict", "'predict': did you mean 'predicted'? Valid: label, predicted"),
         ("seed", "-1", "seed must be a whole number of at least 0, got -1"),
         ("seed", "a", "seed must be a whole number of at least 0, got 'a'"),
         *(

@@ -24,10 +24,11 @@ from commands import run as command
 from conftest import randn, tiny_vit
 from disasters import cards_in
 from faithscope.api import pack_run, unpack_run
+from faithscope.hashing import digest
 from faithscope.probes.retrain import bilstm
 from faithscope.probes.retrain.learner import Recipe
 from faithscope.runs import parcel
-from faithscope.runs.files import digest, sealed, unsealed
+from faithscope.runs.files import sealed, unsealed
 from faithscope.runs.parcel import INDEX
 from faithscope.runs.store import locked
 from families import refused

@@ -22,11 +22,11 @@ import faithscope as fs
 from bags import BagLearner
 from conftest import randn, toy
 from faithscope.api import pack_run, unpack_run
+from faithscope.models.tensor_files import read_tensors
 from faithscope.probes.perturb import probe
 from faithscope.request import as_place, remote
 from faithscope.request.remote import RemotePath
 from faithscope.runs import lock, store
-from faithscope.runs.files import read_tensors
 from faithscope.runs.lock import locked
 from faithscope.runs.store import Store
 from faithscope.studies import load_results

@@ -30,9 +30,10 @@ from disasters import (
     kill_again_and_again,
     leftovers,
 )
+from faithscope.models.tensor_files import read_tensors, tensor_digest, tensor_file
 from faithscope.probes.perturb import probe
 from faithscope.probes.retrain.learner import Recipe
-from faithscope.runs.files import read_tensors, sealed, tensor_digest, tensor_file, unsealed
+from faithscope.runs.files import sealed, unsealed
 from faithscope.runs.run import save_run
 from faithscope.runs.stages import Keeping, TaskContext
 from faithscope.runs.store import Store

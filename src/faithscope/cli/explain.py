@@ -21,7 +21,7 @@ from faithscope.cli.shared import (
     typed_path,
 )
 from faithscope.errors import FaithscopeError
-from faithscope.request import Given, Perturb, check_request
+from faithscope.request import Given, Perturb, check_request, read_texts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,8 +65,11 @@ def explain(
     ],
     asked: dict[str, Any],
     target: Annotated[
-        int | None,
-        typer.Option(metavar="INT", help="The class to explain. [default: the predicted one]"),
+        str | None,
+        typer.Option(
+            metavar="CLASS",
+            help="The class to explain, by number or name. [default: the predicted one]",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -101,7 +104,7 @@ def explain(
             **asked,
             "data": sample[0],
             "metrics": ("saco", "aopc") if story else ("saco",),
-            "target": "predicted" if target is None else target,
+            **read_texts(Perturb, {"target": target or "predicted"}),
             **({} if story else {"random_draws": 0}),
         },
     )

@@ -113,6 +113,15 @@ def parse_questions(lines: Iterable[str], file: str = "the text") -> list[Questi
     return found
 
 
+def babi_words(text: str) -> tuple[str, ...]:
+    """The words of a story or a question; full stops stand between facts only.
+
+    >>> babi_words("Mary went home. John left.")
+    ('Mary', 'went', 'home', '.', 'John', 'left')
+    """
+    return tuple(text.rstrip(" .?").replace(".", " . ").split())
+
+
 def _texts(questions: Sequence[Question]) -> Texts:
     return Texts(
         texts=tuple(item.story for item in questions),

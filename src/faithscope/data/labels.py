@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from faithscope.data.decoding import Unusable
 from faithscope.data.tensors import as_tensor
-from faithscope.errors import FaithscopeError, shown
+from faithscope.errors import FaithscopeError, shown, unknown
 from faithscope.models import Model
 
 
@@ -91,6 +91,15 @@ def named_labels(values: Sequence[str], model: Model) -> tuple[int, ...] | None:
     names = sorted(set(values))
     place = {name: at for at, name in enumerate(names)}
     return fit_labels([place[value] for value in values], names, model)
+
+
+def class_by_name(name: str, model: Model, *words: str) -> int:
+    """The number of a class that is watched or explained, by its name; `words` would do, too."""
+    own = model.classes or ()
+    known = _places(own)
+    if plain_name(name) not in known:
+        raise unknown("target", name, (*words, *own))
+    return known[plain_name(name)]
 
 
 def label_by_name(model: Model) -> Callable[[Any], int] | None:

@@ -138,6 +138,11 @@ def normalise(text: str) -> str:
     return " ".join(without_digits(spacy_words(" ".join(once.split()))))
 
 
+def mimic_words(text: str) -> tuple[str, ...]:
+    """The words of a summary."""
+    return tuple(normalise(text).split())
+
+
 def _complete_rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[Stay, Mapping[str, str]]]:
     """The rows that have a stay and a value in each of these columns."""
     needed = ("SUBJECT_ID", "HADM_ID", *columns)

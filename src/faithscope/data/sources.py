@@ -33,9 +33,9 @@ from faithscope.data.own_texts import KINDS as TABLES
 from faithscope.data.tensors import as_tensor, why_unread
 from faithscope.data.text_files import kind_of
 from faithscope.errors import FaithscopeError, choose, first_line, quoted, shown
-from faithscope.models import Model, TextModel
+from faithscope.models import BUNDLE, Model, TextModel
 from faithscope.models.model import CHANNELS
-from faithscope.registry import Registry, check_options, check_whole, parse_spec
+from faithscope.registry import Registry, check_options, check_whole, parse_spec, registry
 from faithscope.request import as_path, existing_path
 
 Source = Callable[..., ImageData]
@@ -96,6 +96,8 @@ def _is_of_texts(data: Any) -> bool:
     """Whether data can be nothing but text: tokens, a table, sentences that are no files."""
     if isinstance(data, Mapping):
         return "input_ids" in data
+    if isinstance(data, str) and _names_texts(data):
+        return True
     if isinstance(data, str | os.PathLike):
         return kind_of(Path(data) if isinstance(data, str) else as_path(data, "data")) in TABLES
     if not isinstance(data, list | tuple) or not data:
@@ -104,6 +106,16 @@ def _is_of_texts(data: Any) -> bool:
     if not all(isinstance(text, str) and not _is_path(text) for text in texts):
         return False
     return any(" " in text.strip() for text in texts)
+
+
+def _names_texts(name: str) -> bool:
+    """Whether a name is of a source that has texts alone, or of texts in the bundle."""
+    kind, colon, rest = name.partition(":")
+    if kind == "bundled":
+        own = re.split(r"[:(]", rest, maxsplit=1)[0]
+        files = (BUNDLE / f"{own}{ending}" for ending in (".jsonl", "_sample.txt.xz"))
+        return bool(own) and any(file.is_file() for file in files)
+    return bool(colon and rest) and kind not in SOURCES and kind in registry("text source")
 
 
 def _is_path(text: str) -> bool:

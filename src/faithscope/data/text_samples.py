@@ -33,9 +33,9 @@ from faithscope.data.own_texts import KINDS, SECOND_TEXT, read_table
 from faithscope.data.sources import SOURCES as IMAGES
 from faithscope.data.sources import split_options
 from faithscope.data.tensors import as_tensor
-from faithscope.data.text import TextData, Texts
+from faithscope.data.text import TextData, Texts, Words
 from faithscope.data.text_files import kind_of
-from faithscope.data.text_sources import SAMPLES, TEXT_SOURCES, load_text
+from faithscope.data.text_sources import SAMPLES, TEXT_SOURCES, WORDS, load_text
 from faithscope.errors import (
     FaithscopeError,
     check_encodable,
@@ -46,7 +46,9 @@ from faithscope.errors import (
     warn,
 )
 from faithscope.models import BUNDLE, TextModel
+from faithscope.models.bilstm_text import BiLSTMText
 from faithscope.models.text_model import Encoded, batch_of
+from faithscope.models.tokens import NO_UNIT
 from faithscope.registry import check_options, listed
 from faithscope.request import existing_path
 
@@ -68,7 +70,7 @@ NONE_GIVEN = "There are no texts: give at least one."
 
 @dataclass(frozen=True)
 class Item:
-    """One text, or one pair; `ids` and `types` if it was tokenized already."""
+    """One text, or one pair; `words` if it was cut into words, `ids` and `types` into tokens."""
 
     text: str = ""
     pair: str | None = None
@@ -76,6 +78,7 @@ class Item:
     name: str = ""
     ids: tuple[int, ...] = ()
     types: tuple[int, ...] | None = None
+    words: tuple[Words, ...] = ()
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -103,6 +106,8 @@ class TextSamples(IndexedImages):
     labels: Tensor | None = None
     name: str = "texts"
     noun: str = "texts"
+    needs_specials: bool = False
+    """Whether a text of which all tokens are ranked is left out, as nothing would be left of it."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -121,7 +126,7 @@ class TextSamples(IndexedImages):
     def encoded(self) -> Sequence[Encoded]:
         """The texts as the model reads them, by position."""
         plain = [item for item in self.items if not item.ids and item.is_unicode]
-        made = iter(self.model.encode_all([item.texts for item in plain]))
+        made = iter(self.model.encode_all([_as_read(self.model, item) for item in plain]))
         return [
             self.model.encode_ids(one.ids, one.types)
             if one.ids
@@ -136,6 +141,12 @@ class TextSamples(IndexedImages):
 
         return texts_html(self)
 
+    def that_keep_some(self) -> TextSamples:
+        """The same for tokens that are dropped: texts without special tokens are left out."""
+        made = replace(self, needs_specials=True)
+        vars(made)["encoded"] = self.encoded
+        return made
+
     def parts(self, size: int) -> list[list[int]]:
         """Positions of texts of like length together, longest first."""
         order = sorted(range(len(self)), key=self._length, reverse=True)
@@ -148,23 +159,35 @@ class TextSamples(IndexedImages):
     def typical(self, example: Batch) -> Batch:
         """A text of median length."""
         order = [place for part in self.parts(len(self)) for place in part]
-        used = [place for place in order if self.encoded[place].words]
+        used = [place for place in order if self._is_usable(place)]
         return self._batch([used[len(used) // 2]])
 
     def read_batches(self, positions: Sequence[int]) -> list[Batch]:
         """Texts of equally many tokens and units together; one without units is left out."""
         alike: dict[tuple[int, int], list[int]] = {}
+        left = [place for place in positions if not self._is_usable(place)]
         for position in positions:
-            alike.setdefault(self._length(position), []).append(position)
-        empty = [place for (_, units), places in alike.items() if not units for place in places]
-        batches = [self._batch(places) for (_, units), places in alike.items() if units]
-        if empty:
-            skipped = tuple(Skipped(self.items[place].name, self._why(place)) for place in empty)
+            if self._is_usable(position):
+                alike.setdefault(self._length(position), []).append(position)
+        batches = [self._batch(places) for places in alike.values()]
+        if left:
+            skipped = tuple(Skipped(self.items[place].name, self._why(place)) for place in left)
             batches.append(Batch(torch.empty(0, 3, 1, 1), None, (), (), (), (), skipped))
         return batches
 
+    def _is_usable(self, place: int) -> bool:
+        units = self.encoded[place].units
+        return any(unit != NO_UNIT for unit in units) and not (
+            self.needs_specials and NO_UNIT not in units
+        )
+
     def _why(self, place: int) -> str:
         """Why a text is left out."""
+        if self.encoded[place].words:
+            return (
+                "it has no special tokens, and the fill 'drop' would leave nothing of it (choose "
+                "another)"
+            )
         if not self.items[place].is_unicode:
             return "it holds a lone surrogate, which is no character"
         side = "" if self.model.side == "both" else f" on its {self.model.side} side"
@@ -184,6 +207,13 @@ class TextSamples(IndexedImages):
             words=tuple(one.words for one in made),
             seconds=tuple(one.second for one in made),
         )
+
+
+def _as_read(model: TextModel, item: Item) -> tuple[Any, ...]:
+    """A text, or both of a pair, as strings or, for a model of words, as words."""
+    if not isinstance(model, BiLSTMText):
+        return item.texts
+    return item.words or tuple(map(WORDS[model.kind], item.texts))
 
 
 def load_texts(
@@ -271,7 +301,7 @@ def _named(name: str | os.PathLike[str], model: TextModel) -> tuple[str, list[It
     if (is_named and source in IMAGES and source not in TEXT_SOURCES) or (
         kind_of(Path(place)) in EXTENSIONS
     ):
-        raise FaithscopeError(f"{_reads_texts(model)}, and {quoted(text)} names images: {GIVE}.")
+        raise _names_images(model, text)
     if path is not None or (is_named and source in TEXT_SOURCES):
         data = load_text(text)
         return data.name, _of_split(data.test), data.classes
@@ -282,9 +312,15 @@ def _named(name: str | os.PathLike[str], model: TextModel) -> tuple[str, list[It
     return "text", [Item(text)], None
 
 
+def _names_images(model: TextModel, name: str) -> FaithscopeError:
+    return FaithscopeError(f"{_reads_texts(model)}, and {quoted(name)} names images: {GIVE}.")
+
+
 def _bundled(name: str, model: TextModel) -> list[Item]:
     """The texts of a sample that comes with the package, or one of them (``sst:7``)."""
     name, colon, place = name.partition(":")
+    if (BUNDLE / f"{name}_sample.json").is_file():
+        raise _names_images(model, f"bundled:{name}{colon}{place}")
     if name not in BUNDLED:
         raise FaithscopeError(
             f"{_reads_texts(model)}, and none are called {quoted(f'bundled:{name}')}: {GIVE}, or "
@@ -320,8 +356,9 @@ def _hugging_face(
 
 def _of_split(split: Texts) -> list[Item]:
     pairs = split.auxiliary_texts or (None,) * len(split)
-    each = zip(split.texts, pairs, split.labels.tolist(), strict=True)
-    return [Item(text, pair, label) for text, pair, label in each]
+    sides = [split.words] if split.auxiliary_words is None else [split.words, split.auxiliary_words]
+    each = zip(split.texts, pairs, split.labels.tolist(), zip(*sides, strict=True), strict=True)
+    return [Item(text, pair, label, words=words) for text, pair, label, words in each]
 
 
 def _of_rows(
@@ -405,7 +442,8 @@ def _refuse_padding(ids: Sequence[Sequence[int]], model: TextModel) -> None:
         {next((at for at, token in enumerate(row) if token != pad), len(row)) for row in rows}
         for rows in (ids, [row[::-1] for row in ids])
     )
-    usual = [{0}, {1}] if pad == model.tokenizer.eos_token_id else [{0}]  # one may end every text
+    ends = getattr(model.tokenizer, "eos_token_id", None)
+    usual = [{0}, {1}] if pad == ends else [{0}]  # one may end every text
     if before != {0} or after not in usual:
         raise FaithscopeError(
             "The tokens begin or end with padding: give their attention_mask, too, as "

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from faithscope.data.babi import babi_data, load_babi, parse_questions
+from faithscope.data.babi import babi_data, babi_words, load_babi, parse_questions
 from faithscope.data.hugging_face import open_hugging_face
 from faithscope.data.images import choose_subset
-from faithscope.data.imdb import load_imdb
-from faithscope.data.mimic import load_mimic
+from faithscope.data.imdb import imdb_words, load_imdb
+from faithscope.data.mimic import load_mimic, mimic_words
 from faithscope.data.own_texts import (
     COLUMN_OPTIONS,
     SPLIT_NAMES,
@@ -28,13 +28,14 @@ from faithscope.data.own_texts import (
     file_or_folder_texts,
     own_data,
 )
-from faithscope.data.snli import load_snli
+from faithscope.data.snli import load_snli, snli_words
 from faithscope.data.sources import split_options
-from faithscope.data.sst import load_sst
-from faithscope.data.text import SPLITS, TEST_METRICS, TextData, Texts, TokenData
+from faithscope.data.sst import load_sst, sst_words
+from faithscope.data.text import SPLITS, TEST_METRICS, TextData, Texts, TokenData, Words
 from faithscope.data.text_files import open_text
 from faithscope.data.vectors import read_vectors
 from faithscope.data.vocabulary import Vocabulary
+from faithscope.data.words import plain_words
 from faithscope.errors import FaithscopeError, choose, quoted
 from faithscope.registry import Registry, check_options, check_whole
 from faithscope.request import as_path, existing_path
@@ -54,6 +55,15 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "file": COLUMN_OPTIONS,
     "bundled": {},
 }
+WORDS: Mapping[str, Callable[[str], Words]] = {
+    "babi": babi_words,
+    "sst": sst_words,
+    "imdb": imdb_words,
+    "snli": snli_words,
+    "mimic": mimic_words,
+    "own": plain_words,
+}
+"""How a text of a kind is cut into the words of a vocabulary."""
 SAMPLES = {"babi1": "babi1_sample.txt.xz"}
 
 

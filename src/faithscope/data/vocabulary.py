@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 
 from faithscope.data.text import TextData, Texts, TokenData, Tokens
-
-SPECIALS = ("[PAD]", "[CLS]", "[EOS]", "[MASK]", "[UNK]")
-PAD, CLS, EOS, MASK, UNK = range(5)
+from faithscope.models.bilstm import CLS as CLS
+from faithscope.models.bilstm import EOS as EOS
+from faithscope.models.bilstm import MASK as MASK
+from faithscope.models.bilstm import PAD as PAD
+from faithscope.models.bilstm import SPECIALS as SPECIALS
+from faithscope.models.bilstm import UNK as UNK
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,11 +13,14 @@ from torch import Tensor
 from faithscope.data.text import Tokens
 from faithscope.data.vocabulary import PAD
 from faithscope.errors import FaithscopeError
+from faithscope.methods.evidence import Evidence
 from faithscope.methods.method import METHODS, Method
 from faithscope.methods.text import Path, TokenEvidence, reads_words_only
-from faithscope.models import bilstm
+from faithscope.models import Model, TokenInputs, bilstm
 from faithscope.models.bilstm import Parameters, Reading
+from faithscope.models.bilstm_text import BiLSTMText
 from faithscope.models.recurrence import Counts
+from faithscope.registry import format_spec
 
 
 def stack(tensors: Sequence[Tensor], device: str) -> Tensor:
@@ -108,12 +112,7 @@ def check_measure(measure: Method) -> None:
     """Refuse what needs a Transformer; of the family `attention` a BiLSTM has α, and no options."""
     if _is_attention(measure):
         if measure.options:
-            reason = "a BiLSTM has one attention weight for each token, α, and no blocks or heads"
-            raise FaithscopeError(
-                f"The measure '{measure.label}' cannot be run, since {reason}: leave its options "
-                "out.",
-                reason=reason,
-            )
+            raise _has_no_options(measure.label)
     elif not reads_words_only(measure):
         reason = "it reads the blocks of a Transformer, which a BiLSTM has not"
         raise FaithscopeError(
@@ -125,6 +124,32 @@ def check_measure(measure: Method) -> None:
 
 def _is_attention(measure: Method) -> bool:
     return measure.function is METHODS.of("text")["attention"].function
+
+
+def as_read_by(model: Model, measures: Sequence[Method]) -> list[Method]:
+    """The same methods; of a BiLSTM `attention` is α, which needs no blocks."""
+    return [
+        replace(held, function=_alpha, needs=frozenset(), by_layer=False)
+        if isinstance(model, BiLSTMText) and _is_attention(held)
+        else held
+        for held in measures
+    ]
+
+
+def _alpha(evidence: Evidence, **options: Any) -> Tensor:
+    """α of every unit."""
+    if options:
+        raise _has_no_options(format_spec("attention", options))
+    assert isinstance(evidence.model, BiLSTMText) and isinstance(evidence.inputs, TokenInputs)
+    return evidence.to_map(evidence.model.attention(evidence.inputs))
+
+
+def _has_no_options(label: str) -> FaithscopeError:
+    reason = "a BiLSTM has one attention weight for each token, α, and no blocks or heads"
+    return FaithscopeError(
+        f"The measure '{label}' cannot be run, since {reason}: leave its options out.",
+        reason=reason,
+    )
 
 
 def token_scores(measure: Method, evidence: TokenEvidence) -> Tensor:

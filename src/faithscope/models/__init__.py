@@ -13,11 +13,13 @@ from faithscope.models.sources import (
 )
 from faithscope.models.text_model import TextModel
 from faithscope.models.tokens import TokenInputs
+from faithscope.models.trained import CARDS
 from faithscope.models.vit import ViTView
 from faithscope.models.zero_shot import zero_shot
 
 __all__ = [
     "BUNDLE",
+    "CARDS",
     "SOURCES",
     "AttentionView",
     "Model",

@@ -19,6 +19,10 @@ from torch import Tensor
 
 from faithscope.models.recurrence import Counts, recur, spans_of, starts_of
 
+SPECIALS = ("[PAD]", "[CLS]", "[EOS]", "[MASK]", "[UNK]")
+"""The first tokens of every vocabulary; the first three are never attended to."""
+PAD, CLS, EOS, MASK, UNK = range(5)
+
 Parameters = Mapping[str, Tensor]
 """Parameters by name, each [M, …]."""
 
@@ -162,6 +166,11 @@ class Reading:
         turn = (first + starts[mirrored] + row).reshape(-1)
         both = torch.stack((forwards, backwards), 1)
         return Reading(both, counts, place, turn, rows, steps)
+
+    def laid_out(self, values: Tensor) -> Tensor:
+        """What belongs to the tokens, [M, B, T, D], in the order of `both`: [M, 2, N, D]."""
+        forwards = values.flatten(1, 2).index_select(1, self.place)
+        return torch.stack((forwards, self.turned(forwards)), 1)
 
     @property
     def is_full(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from faithscope.errors import FaithscopeError
 from faithscope.markup import card, facts, tag
+from faithscope.models.bilstm_text import BiLSTMText
 from faithscope.models.text_model import TextModel
 from faithscope.models.vit import ViTView
 
@@ -47,11 +48,17 @@ def _reads(model: Model) -> dict[str, str]:
     if isinstance(model, TextModel):
         side = "" if model.side == "both" else f", the {model.side} text of pairs"
         return {
-            "input": f"texts of up to {model.max_length:,} tokens",
+            "input": _texts(model),
             "units": f"{model.units}{side}",
-            "vocabulary": f"{len(model.tokenizer):,} tokens",
+            "vocabulary": f"{model.vocabulary_size:,} tokens",
         }
     return {"input": _times(model.input_size), "normalisation": _normalisation(model)}
+
+
+def _texts(model: TextModel) -> str:
+    if isinstance(model, BiLSTMText):
+        return f"{'pairs of ' if model.is_paired else ''}texts of any length"
+    return f"texts of up to {model.max_length:,} tokens"
 
 
 def _refusal(model: Model, ask: Callable[[Model], object]) -> str:

@@ -45,8 +45,9 @@ def load_model(
     """Load a model by name, unmodified, with the preprocessing of its own configuration.
 
     Args:
-        name: ``timm:NAME``, ``hf:ID or folder``, ``torchvision:NAME``, ``bundled:NAME`` or
-            ``file:WEIGHTS.safetensors`` with its card, ``WEIGHTS.json``, beside it; options of the
+        name: ``timm:NAME``, ``hf:ID or folder``, ``torchvision:NAME``, ``bundled:NAME``,
+            ``file:WEIGHTS.safetensors`` with its card, ``WEIGHTS.json``, beside it, or
+            ``run:FOLDER(seed=0)``, what `fs.roar` trained on the intact data; options of the
             model's constructor may follow in brackets, ``timm:NAME(img_size=32)``, as far as they
             are known to be safe. ``FILE.py:NAME`` runs your own file and takes a module, or what a
             function gives, out of it. ``LABEL=NAME`` calls the model LABEL in tables.
@@ -76,7 +77,7 @@ def load_model(
     if kind in SAFE and code is None:
         check_safe(kind, identifier, options)
     if trust_remote_code:
-        if kind != "hf":
+        if kind not in ("hf", "run"):
             raise FaithscopeError(
                 f"trust_remote_code is for models of Hugging Face, hf:…, not for '{name}'."
             )

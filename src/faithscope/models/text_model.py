@@ -177,12 +177,7 @@ class TextModel(Model):
     @property
     def preparation(self) -> str:
         """What decides how a text becomes tokens: a hash of the tokenizer."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        made = str(sorted(self.tokenizer.get_vocab()))
-        if backend is not None:  # without what every call of it changes
-            held = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
-            made = json.dumps(held, sort_keys=True)
-        return f"tokenizer {hashlib.blake2b(made.encode(), digest_size=8).hexdigest()}"
+        return f"tokenizer {tokenizer_digest(self.tokenizer)}"
 
     @property
     def specials(self) -> dict[str, int | None]:
@@ -204,6 +199,11 @@ class TextModel(Model):
         config: Any = self.module.config
         looks = "pad_token_id" in forward.__code__.co_names
         return getattr(config, "pad_token_id", None) if looks else None
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many tokens the tokenizer knows."""
+        return len(self.tokenizer)
 
     @cached_property
     def max_length(self) -> int:
@@ -298,6 +298,15 @@ class TextModel(Model):
         """What tokens are called, as far as somebody asked."""
         return {}
 
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        rows = self.embedding.num_embeddings
+        for token in ids:
+            if not 0 <= token < rows:
+                raise FaithscopeError(
+                    f"A text holds the token {token}, and {self.name} knows 0 to {rows - 1}: take "
+                    "the tokenizer that was trained with it."
+                )
+
     def encode_ids(self, ids: Sequence[int], types: Sequence[int] | None = None) -> Encoded:
         """Units of a text that was tokenized already, without its padding; units are tokens."""
         if self.units != "tokens":
@@ -308,13 +317,7 @@ class TextModel(Model):
             raise FaithscopeError(
                 f"A text has {len(ids)} tokens, and {self.name} reads {self.max_length}: cut it."
             )
-        rows = self.embedding.num_embeddings
-        for token in ids:
-            if not 0 <= token < rows:
-                raise FaithscopeError(
-                    f"A text holds the token {token}, and {self.name} knows 0 to {rows - 1}: take "
-                    "the tokenizer that was trained with it."
-                )
+        self._check_ids(ids)
         sides = _sides(ids, types, self.tokenizer.sep_token_id)
         ranked = [
             token not in self._never_ranked and self._asks(side)
@@ -322,6 +325,16 @@ class TextModel(Model):
         ]
         found = self._by_token(ids, types or [0] * len(ids), ranked)
         return replace(found, second=_second(found.units, sides))
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """A hash of what a tokenizer does."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    made = str(sorted(tokenizer.get_vocab()))
+    if backend is not None:  # without what every call of it changes
+        held = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
+        made = json.dumps(held, sort_keys=True)
+    return hashlib.blake2b(made.encode(), digest_size=8).hexdigest()
 
 
 def name_of(token: str) -> str:

@@ -11,10 +11,28 @@ from faithscope.perturb.fills import TEXT_FILLS, Fill, FillContext
 
 
 class TokenFill(Fill):
-    """The base: replace the ids of removed tokens by one that the tokenizer has for that."""
+    """The base of fills that read nothing of a text, unless they say what."""
 
     special: str = ""
     """Which token of the tokenizer it puts in the place of others, if any."""
+
+    def field(self, inputs: TokenInputs, context: FillContext) -> Tensor:  # type: ignore[override]
+        return torch.zeros_like(inputs.ids[:, :1])
+
+    def _others(self, context: FillContext) -> str:
+        """Which fills may be chosen instead."""
+        missing = {name for name, token in context.specials.items() if token is None}
+        others = (fill for fill in TEXT_FILLS.values() if fill is not self)
+        able = [fill.name for fill in others if getattr(fill, "special", "") not in missing]
+        return f"choose another ({', '.join(sorted(able))})"
+
+
+class SpecialToken(TokenFill):
+    """Replace the ids of removed tokens by one that the tokenizer has for that."""
+
+    def __init__(self, special: str, summary: str) -> None:
+        self.name = self.special = special
+        self.summary = summary
 
     def field(self, inputs: TokenInputs, context: FillContext) -> Tensor:  # type: ignore[override]
         """The id that replaces others, [B, 1]."""
@@ -26,13 +44,6 @@ class TokenFill(Fill):
             )
         return torch.full_like(inputs.ids[:, :1], found)
 
-    def _others(self, context: FillContext) -> str:
-        """Which fills may be chosen instead."""
-        missing = {name for name, token in context.specials.items() if token is None}
-        others = (fill for fill in TEXT_FILLS.values() if fill is not self)
-        able = [fill.name for fill in others if getattr(fill, "special", "") not in missing]
-        return f"choose another ({', '.join(sorted(able))})"
-
     def replaced(  # type: ignore[override]
         self, inputs: TokenInputs, mask: Tensor, field: Tensor, shape: tuple[int, int]
     ) -> TokenInputs:
@@ -40,30 +51,11 @@ class TokenFill(Fill):
         return inputs.with_ids(torch.where(inputs.over_units(mask), field, inputs.ids))
 
 
-class MaskFill(TokenFill):
-    """The tokenizer's mask token."""
-
-    name = "mask"
-    summary = "the tokenizer's mask token"
-    special = "mask"
-
-
-class UnknownFill(TokenFill):
-    """The tokenizer's token for unknown words."""
-
-    name = "unk"
-    summary = "the tokenizer's token for unknown words"
-    special = "unk"
-
-
 class PadFill(TokenFill):
     """Nobody attends to a removed token; ids and positions stay."""
 
     name = "pad"
     summary = "the token stays in its place, but no token attends to it"
-
-    def field(self, inputs: TokenInputs, context: FillContext) -> Tensor:  # type: ignore[override]
-        return torch.zeros_like(inputs.ids[:, :1])
 
     def replaced(  # type: ignore[override]
         self, inputs: TokenInputs, mask: Tensor, field: Tensor, shape: tuple[int, int]
@@ -84,7 +76,7 @@ class DropTokens(TokenFill):
                 "The fill 'drop' would leave nothing of a text, since it has no special tokens: "
                 f"{self._others(context)}."
             )
-        return torch.zeros_like(inputs.ids[:, :1])
+        return super().field(inputs, context)
 
     def replaced(  # type: ignore[override]
         self, inputs: TokenInputs, mask: Tensor, field: Tensor, shape: tuple[int, int]
@@ -93,5 +85,7 @@ class DropTokens(TokenFill):
         return inputs.keeping(~inputs.over_units(mask))
 
 
-for _fill in (MaskFill(), PadFill(), DropTokens(), UnknownFill()):
+MASKED = SpecialToken("mask", "the tokenizer's mask token")
+UNKNOWN = SpecialToken("unk", "the tokenizer's token for unknown words")
+for _fill in (MASKED, PadFill(), DropTokens(), UNKNOWN):
     TEXT_FILLS.register(_fill.name, _fill)

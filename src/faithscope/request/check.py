@@ -52,7 +52,6 @@ def check_request(kind: type[R], values: Mapping[str, Any], *, of: str = "option
             valid = {*known_as, *(held for one in known_as.variants.values() for held in one)}
             if value not in valid:
                 raise unknown(option.noun, str(value), sorted(valid))
-    _check_target(request, known)
     return request
 
 
@@ -124,11 +123,3 @@ def _in_its_form(annotation: Any, value: Any) -> Any:
         alone = any(takes(annotation, kind) for kind in (int, float, str, bool))
         return value if alone else (value,)
     return value
-
-
-def _check_target(request: Request, known: Mapping[str, Option]) -> None:
-    """A word for the target is one of two, or the hash of classes that were given."""
-    target = getattr(request, "target", 0)
-    if isinstance(target, str) and not target.startswith("given:"):
-        if target not in ("predicted", "label"):
-            raise unknown(known["target"].noun, target, ("predicted", "label"))

@@ -168,10 +168,10 @@ class Perturb(Request):
     target: Annotated[
         str | Whole,
         Option(
-            "The class whose probability is watched.",
+            "The class whose probability is watched, by number or name.",
             "class numbers, whole and from 0 upwards",
             "target",
-            metavar="predicted|label|INT",
+            metavar="predicted|label|CLASS",
             meanings={
                 "predicted": "The watched class is the one the model predicts for the intact "
                 "{sample}.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -18,14 +17,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from filelock import Timeout
 from pydantic import ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
 
 from faithscope.errors import FaithscopeError
+from faithscope.hashing import canonical, digest
 from faithscope.request.paths import Place
 from faithscope.request.remote import RemotePath
 
@@ -33,7 +29,6 @@ A = TypeVar("A")
 B = TypeVar("B")
 P = TypeVar("P", Path, RemotePath, Place)
 
-Tensors = Mapping[str, Tensor]
 AT_ONCE = 16
 """Requests to another machine."""
 A_WHILE = 60.0
@@ -168,11 +163,6 @@ def unreadable(file: Place, error: OSError) -> StoreError:
     )
 
 
-def digest(content: bytes) -> str:
-    """The hash by which a file is known to be what was written."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
 def each(place: Place, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
     """Do something with each of some items: at an address with many at once, since all wait."""
     if isinstance(place, Path):
@@ -216,11 +206,6 @@ def reason(error: Exception) -> str:
         name = f"{Path(error.filename).name}: " if isinstance(error.filename, str) else ""
         return f"{name}{error.strerror or type(error).__name__}"
     return str(error) if type(error) is ValueError else type(error).__name__
-
-
-def canonical(value: Any) -> bytes:
-    """JSON that is the same for equal values."""
-    return json.dumps(value, sort_keys=True).encode()
 
 
 def as_json(value: Any) -> bytes:
@@ -286,34 +271,3 @@ def read_parquet(content: bytes, schema: pa.Schema) -> pa.Table:
     if not table.schema.equals(schema):
         raise ValueError("it has other columns")
     return table.unify_dictionaries().combine_chunks()
-
-
-def tensor_file(tensors: Tensors, about: Mapping[str, str]) -> bytes:
-    """The content of a safetensors file that carries its own hash."""
-    tensors = {name: held.detach().contiguous().clone() for name, held in tensors.items()}
-    content: bytes = save(tensors, {**about, "hash": tensor_digest(tensors, about)})
-    return content
-
-
-def read_tensors(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file that `tensor_file` made and what it says of them, or a ValueError."""
-    try:
-        tensors = {name: held.clone() for name, held in load(content).items()}  # aligned
-        size = int.from_bytes(content[:8], "little")
-        about: dict[str, str] = json.loads(content[8 : 8 + size])["__metadata__"]
-        held = about.pop("hash")
-    except (SafetensorError, KeyError, UnicodeDecodeError) as error:
-        raise ValueError("it cannot be read") from error
-    if held != tensor_digest(tensors, about):
-        raise ValueError("its hash differs")
-    return tensors, about
-
-
-def tensor_digest(tensors: Tensors, about: Mapping[str, str]) -> str:
-    """A hash of names, types, shapes, contents and remarks."""
-    parts = [canonical(dict(about))]
-    for name in sorted(tensors):
-        held = tensors[name]
-        content = held.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        parts.append(f"{name} {held.dtype} {list(held.shape)} {digest(content)}".encode())
-    return digest(b"\n".join(parts))

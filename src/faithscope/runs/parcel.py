@@ -26,12 +26,12 @@ from typing import IO, Annotated, Any
 from pydantic import Field, ValidationError
 
 from faithscope.errors import FaithscopeError
+from faithscope.hashing import digest
 from faithscope.request.paths import Place
 from faithscope.runs.cards import Typed, Whole
 from faithscope.runs.files import (
     as_json,
     clear_half_written,
-    digest,
     replace_file,
     sealed,
     unsealed,

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from faithscope.errors import FaithscopeError
+from faithscope.hashing import canonical, digest
 from faithscope.request import KINDS, Perturb, Retrain, options
 from faithscope.runs.cards import Left, MethodCard, MetricCard, Named, Recipe, Typed, Whole
-from faithscope.runs.files import as_json, canonical, digest
+from faithscope.runs.files import as_json
 
 FORMAT = 4
 """Of the files of a run; others are refused."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from faithscope.runs.files import Tensors
+from faithscope.models.tensor_files import Tensors
 from faithscope.runs.store import Store
 from faithscope.runs.task import Loaded, Outcome, Task, Worker
 

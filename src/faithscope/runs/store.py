@@ -33,27 +33,25 @@ from pydantic import Field
 from safetensors import SafetensorError, safe_open
 
 from faithscope.errors import FaithscopeError, warn
+from faithscope.hashing import digest
+from faithscope.models.tensor_files import Tensors, read_tensors, tensor_file
 from faithscope.request.paths import Place
 from faithscope.runs.cards import Typed
 from faithscope.runs.checks import check_rows
 from faithscope.runs.files import (
     StoreError,
-    Tensors,
     as_json,
     cannot_write,
     check_digest,
-    digest,
     each,
     read_checked,
     read_if_there,
     read_parquet,
-    read_tensors,
     reading,
     reason,
     remove_tree,
     replace_file,
     sealed,
-    tensor_file,
     unreadable,
     unsealed,
     write_parquet,

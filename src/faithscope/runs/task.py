@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from faithscope.runs.files import Tensors
+from faithscope.models.tensor_files import Tensors
 
 
 @dataclass(frozen=True)

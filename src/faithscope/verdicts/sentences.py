@@ -278,13 +278,24 @@ def _flagged(found: Findings) -> Counter[tuple[str, str]]:
 
 def warnings(found: Findings) -> list[str]:
     """What a reader must know before trusting the numbers, a sentence each."""
-    said = left_out(found.manifest.plan.left_out)
+    said = left_out(found.manifest.plan.left_out) + _skipped(found)
     for kind, same in groupby(found.manifest.doubts, key=lambda doubt: doubt.kind):
         if kind in _DOUBTS:
             said += [_DOUBTS[kind](found, doubt) for doubt in same]
         else:
             said.append(_DOUBTS_TOGETHER[kind](found, list(same)))
     return said + _constant(found)
+
+
+def _skipped(found: Findings) -> list[str]:
+    """How many samples could not be used, and why the first could not."""
+    data, word = found.manifest.data, found.replicate.word
+    if not data.skipped:
+        return []
+    first, count = data.skipped[0], len(data.skipped)
+    total = counted(data.samples + count, word)
+    are = "is" if count == 1 else "are"
+    return [f"{count:,} of {total} {are} left out; the first, '{first.name}': {first.why}."]
 
 
 def _few_seeds(found: Findings, doubt: Doubt) -> str:

@@ -20,12 +20,15 @@ from faithscope.api import Prepared
 from faithscope.data.text import TokenData
 from faithscope.methods.text import measure
 from faithscope.methods.words import random_scores
+from faithscope.metrics import resolve_metrics
 from faithscope.perturb.tokens import mask_tokens
 from faithscope.probes.retrain.classification import classification_scores
+from faithscope.probes.retrain.doubts import doubts_of
 from faithscope.probes.retrain.probe import assemble
 from faithscope.result import as_result
 from faithscope.runs.scheduler import Progress
 from faithscope.runs.tables import SCHEMAS, table_of_rows
+from faithscope.verdicts.curves import Trainings
 from faithscope.verdicts.sentences import TEST_METRICS
 from families import refused
 from measures import papers
@@ -579,3 +582,23 @@ def test_macro_f1_shows_that_one_class_is_the_only_answer(seed, classes, is_cons
     scores = classification_scores(torch.nn.functional.one_hot(answers, classes).double(), labels)
     result = invented(falling, seeds=1, change=lambda row: {**row, "value": scores[row["metric"]]})
     assert bool(result.one_class()) == is_constant
+
+
+@pytest.mark.parametrize(
+    ("random", "is_floored"),
+    [
+        ([0.9, 0.897, 0.9, 0.895], False),
+        ([0.9, 0.31, 0.3, 0.3], True),
+        ([0.9, 0.7, 0.5, 0.3], False),
+    ],
+    ids=["nothing is lost", "all at once", "step by step"],
+)
+def test_a_curve_that_loses_nothing_is_not_at_its_floor(random, is_floored):
+    run = make_roar(seeds=3, measures=("gradient", "random"), levels=(0, 30, 60, 100))
+    rows = run.trainings.to_pylist()
+    for row in rows:
+        value = random[run.trained.levels.index(row["k"])]
+        row["value"] = value if row["measure"] == "random" or row["k"] in (0, 100) else value - 0.05
+    curves = Trainings(run.manifest.plan, run.trained.card, table_of_rows("trainings", rows))
+    kinds = [doubt.kind for doubt in doubts_of(curves, resolve_metrics("racu", "retrain"))]
+    assert ("floored" in kinds) == is_floored

@@ -437,6 +437,7 @@ BAD = [
     ("a fill", "bundled:cifar10", "vit", {"fill": "men"}, ["Unknown fill 'men'"]),
     ("drop", "bundled:cifar10", "vit", {"fill": "drop"}, ["fill='drop'", "choose another", "mean"]),
     ("a fill of texts", "bundled:babi1", "bilstm", {"fill": "mean"}, ["fill is of images"]),
+    ("specials", "bundled:cifar10", "vit", {"specials": False}, ["specials is of texts"]),
     ("a measure", "bundled:cifar10", "vit", {"measures": "atention"}, ["Unknown method"]),
     ("few patches", SMALL_IMAGES, MODEL, {"units": "patches", "levels": [10]}, ["4 patches"]),
     ("few images", FEW_IMAGES, MODEL, {}, ["validation split", "no images"]),

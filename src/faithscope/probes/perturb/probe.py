@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from torch import Tensor
 
 from faithscope.data import (
@@ -23,8 +24,11 @@ from faithscope.data import (
     in_random_order,
     load_data,
 )
+from faithscope.data.labels import class_by_name, class_count
+from faithscope.data.text_samples import TextSamples
 from faithscope.errors import FaithscopeError, warn
 from faithscope.methods import METHODS, Method, resolve_methods
+from faithscope.methods.bilstm import as_read_by
 from faithscope.methods.layout import Inputs
 from faithscope.methods.method import MODALITIES
 from faithscope.metrics import Metric, SaCo, resolve_metrics
@@ -41,7 +45,7 @@ from faithscope.probes.perturb.maps import digests, fit_maps, open_maps
 from faithscope.probes.perturb.plan import check_resolution, passes_per_image
 from faithscope.probes.perturb.precision import Forward, exact_forward, prepare_forward
 from faithscope.probes.perturb.rescore import rescore
-from faithscope.probes.perturb.respond import choose_batch_size
+from faithscope.probes.perturb.respond import check_classes, choose_batch_size
 from faithscope.probes.perturb.score import REFILLED
 from faithscope.probes.perturb.stopping import Tolerance
 from faithscope.probes.perturb.worker import PerturbWorker
@@ -90,6 +94,8 @@ class Known:
     model: ModelCard
     deviation: float | None
     doubts: tuple[Doubt, ...] = ()
+    names: Sequence[str] = ()
+    """Of the samples in the order of the data, where tasks take them in another."""
 
 
 class PerturbProbe:
@@ -127,9 +133,9 @@ class PerturbProbe:
         metrics = chosen_metrics(request, given)
         opened = open_maps(given.maps)
         model = _model(request, given)
-        request = for_modality(request, model)
+        request = with_target(for_modality(request, model), model)
         model = with_units(model, request)
-        methods = chosen_methods(request, given, model.modality)
+        methods = as_read_by(model, chosen_methods(request, given, model.modality))
         data = _data(request, given, model)
         target = _target(request, given, len(data), model.modality)
         if isinstance(data, IndexedImages):
@@ -143,6 +149,7 @@ class PerturbProbe:
             maps = {}
         first = _begin(data)
         images = first.example.images
+        _check_classes(model, images, data, target)
         fill = FILLS.of(model.modality)[request.fill]
         field_of(fill, model, request, images[:1], first.example.keys[:1])
         dropping = _dropping(model, request, placed(images, model.device))
@@ -197,7 +204,10 @@ class PerturbProbe:
         worker = first.worker(setup, data, request.pictures, tasks, plan.shard)
         expected = max(len(data), sum(len(batch.images) for batch in first.batches))
         known = Known(
-            _model_card(model), forward.deviation, (*_of_answers(model), *_of_drops(setup))
+            _model_card(model),
+            forward.deviation,
+            (*_of_answers(model), *_of_drops(setup)),
+            data.sample_names if isinstance(data, TextSamples) else (),
         )
         return Planned(plan, worker, tasks, known, expected * per_image)
 
@@ -232,7 +242,7 @@ class PerturbProbe:
         tables = {name: join_tables(name, answers.parts(name)) for name in TABLES}
         skipped = join_tables("skipped", answers.parts("skipped")).to_pylist()
         tasks = tables["tasks"].to_pylist()
-        samples = tables["samples"]
+        samples = tables["samples"] = _in_order(tables["samples"], known.names)
         if not samples.num_rows:
             left = [Skipped(row["sample"], row["reason"]) for row in skipped]
             of_texts = getattr(plan.request, "units", "") in TEXT_UNITS
@@ -367,6 +377,14 @@ def for_modality(request: Perturb, model: Model) -> Perturb:
     return request
 
 
+def with_target(request: Perturb, model: Model) -> Perturb:
+    """The request with the number of a class that it names."""
+    target = request.target
+    if isinstance(target, int) or target in ("predicted", "label") or target.startswith("given:"):
+        return request
+    return request.model_copy(update={"target": class_by_name(target, model, "predicted", "label")})
+
+
 def with_units(model: Model, request: Perturb) -> Model:
     """A text model that reads the units and the side that are asked for."""
     if isinstance(model, TextModel):
@@ -446,6 +464,8 @@ def _model(request: Perturb, given: Given) -> Model:
 def _data(request: Perturb, given: Given, model: Model) -> ImageData:
     wanted = request.data if given.data is None else given.data
     data: ImageData = load_data(wanted, model, labels=given.labels, limit=request.limit)
+    if isinstance(data, TextSamples) and FILLS.of("text")[request.fill].drops:
+        data = data.that_keep_some()
     return data if request.tolerance is None else in_random_order(data, request.seed)
 
 
@@ -482,6 +502,23 @@ def _dropping(model: Model, request: Perturb, images: Any) -> Dropping | None:
             return find_dropping(model, exact.module, exact.logits, few)
 
     return _on_some(model, images, find)
+
+
+def _check_classes(model: Model, images: Inputs, data: ImageData, target: Any) -> None:
+    """Refuse labels and targets that are no class of the model, as far as they are known."""
+    labels = getattr(data, "labels", None)
+    known = labels.tolist() if isinstance(labels, Tensor) else list(labels or ())
+    known += target.tolist() if isinstance(target, Tensor) else [target]
+    highest = max((number for number in known if isinstance(number, int)), default=0)
+    declared = class_count(model)
+    if declared is None or highest < declared:
+        return
+
+    def count(example: Any) -> int:
+        with torch.inference_mode():
+            return model.logits(placed(example[:1], model.device).to(model.dtype)).shape[1]
+
+    check_classes(torch.tensor([highest]), _on_some(model, images, count))
 
 
 def _on_some(model: Model, images: Any, call: Callable[[Any], T]) -> T:
@@ -658,6 +695,14 @@ def _matched(plan: Plan, maps: pa.Table) -> dict[str, MethodCard]:
             update={"granularity": seen[card.label], "matched_random": matched}
         )
     return cards
+
+
+def _in_order(samples: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The samples in the order of the data; of no names, as the tasks took them."""
+    if not names:
+        return samples
+    place = {name: at for at, name in enumerate(names)}
+    return samples.take(np.argsort([place[name] for name in samples["sample"].to_pylist()]))
 
 
 def _cost(tasks: Sequence[Mapping[str, Any]], deviation: float | None) -> Cost:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,6 +96,11 @@ class BiLSTMLearner:
             most = room // (min(self.recipe.batch_size, len(encoded.train)) * longest)
             self.pack_size = max(1, min(self.pack_size, most))
         return encoded
+
+    def card(self, data: TokenData) -> dict[str, Any]:
+        """What is needed to use a trained model, beside its weights."""
+        kinds = {"texts": data.kind, "words": data.words, "classes": data.classes}
+        return {"kind": "bilstm", **kinds}
 
     def _tokens(self, of_32_units: Mapping[str, int]) -> int:
         """How many tokens there is room for: larger models take more of it."""

@@ -77,15 +77,17 @@ def _racu(curves: Trainings, metrics: Sequence[TrainingMetric]) -> Iterator[Doub
 
 
 def _floored(curves: Trainings) -> list[int]:
-    """Seeds whose random curve is, up to chance, at its end at the first masked level."""
+    """Seeds whose random curve falls, and up to chance all of it at the first masked level."""
     if not curves.is_better_higher:
         return []
-    values = curves.values(BASELINE, curves.procedures[0])
-    return [
-        seed
-        for seed, curve in zip(curves.seeds, values, strict=True)
-        if len(curve) > 2 and curve[1] <= curve[-1] + curves.noise(curve[-1])
-    ]
+    found = []
+    for seed, curve in zip(
+        curves.seeds, curves.values(BASELINE, curves.procedures[0]), strict=True
+    ):
+        floor = curve[-1] + curves.noise(curve[-1])
+        if len(curve) > 2 and curve[1] <= floor < curve[0]:
+            found.append(seed)
+    return found
 
 
 def _rising(curves: Trainings) -> Iterator[Doubt]:

@@ -24,13 +24,13 @@ from faithscope.methods.encoder import explain_blocks, explain_tokens
 from faithscope.methods.text import reads_words_only
 from faithscope.models import TextModel
 from faithscope.models.device import device_to_train_on
+from faithscope.models.tensor_files import tensor_digest
 from faithscope.models.text_classifier import Pretrained, TextClassifier, read_lengths
-from faithscope.models.text_model import text_model
+from faithscope.models.text_model import text_model, tokenizer_digest
 from faithscope.probes.retrain.classification import classification_scores, selection_score
 from faithscope.probes.retrain.graphs import Lane
 from faithscope.probes.retrain.learner import Learner, Recipe, Trained, Training, Weights
 from faithscope.rng import stream_keys
-from faithscope.runs.files import tensor_digest
 
 BETAS, EPSILON, WARM_UP = (0.9, 0.98), 1e-8, 0.06
 
@@ -108,6 +108,12 @@ class FinetuneLearner(Learner):
     def parameters(self, data: TokenData) -> int:
         """How many numbers a model learns; the data set does not change them."""
         return self.checkpoint.parameters
+
+    def card(self, data: TokenData) -> dict[str, Any]:
+        """What is needed to use a trained model, beside its weights."""
+        held = self.checkpoint
+        known = {"checkpoint": held.name, "tokenizer": tokenizer_digest(held.tokenizer)}
+        return {"kind": "hf", **known, "classes": data.classes}
 
     def encode(self, data: TextData) -> TokenData:
         made = encode(self.checkpoint, data)

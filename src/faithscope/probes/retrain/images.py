@@ -16,6 +16,7 @@ from faithscope.data.text import TextData
 from faithscope.data.text_sources import TEXT_SOURCES, constant_score
 from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method, resolve_methods
+from faithscope.models.tensor_files import tensor_digest
 from faithscope.perturb import DEFAULTS, FILLS
 from faithscope.probes.retrain.jobs import Jobs
 from faithscope.probes.retrain.learner import Learner, Masks, Scores
@@ -23,7 +24,6 @@ from faithscope.probes.retrain.modality import Modality
 from faithscope.probes.retrain.pixels import PixelData
 from faithscope.request import Given, Retrain
 from faithscope.runs.cards import DataCard, ImageCard, Majority
-from faithscope.runs.files import tensor_digest
 
 PRESET = (
     *("raw_attention", "rollout", "grad_cam", "transformer_mm", "transformer_attribution"),
@@ -42,6 +42,11 @@ class ImageModality(Modality):
         self.unit = "patch" if request.units == "patches" else "pixel"
 
     def open_options(self, request: Retrain) -> dict[str, Any]:
+        if not request.specials:
+            raise FaithscopeError(
+                f"specials is of texts, and '{request.model}' is trained on images, which have no "
+                "special tokens: leave it out."
+            )
         fill = request.fill or DEFAULTS["image"]
         if FILLS[fill].drops:
             others = ", ".join(name for name in FILLS if not FILLS[name].drops)

@@ -288,10 +288,16 @@ def unpacked_masks(
     }
 
 
-def packed_model(weights: Weights | None, masks: Masks) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What a training leaves behind: what it masked and, if they are needed, its weights."""
+def packed_model(
+    weights: Weights | None, masks: Masks, card: str | None = None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What a training leaves behind: what it masked and, if they are needed, its weights.
+
+    `card` says how these are used by others (models/trained.py).
+    """
     tensors, about = packed_masks({"masked": masks})
     if weights is not None:
+        about |= {} if card is None else {"card": card}
         tensors |= {f"weights.{name}": held for name, held in weights.items()}
     return tensors, about
 

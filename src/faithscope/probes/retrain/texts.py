@@ -17,13 +17,13 @@ from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import METHODS, Method, resolve_methods
 from faithscope.methods.text import ROAR, TokenEvidence
 from faithscope.methods.words import random_scores, word_information, word_scores
+from faithscope.models.tensor_files import tensor_digest
 from faithscope.probes.retrain.jobs import Jobs
 from faithscope.probes.retrain.learner import Learner, Masks, Scores
 from faithscope.probes.retrain.modality import Modality
 from faithscope.probes.retrain.sparsity import sparsity
 from faithscope.request import Given, Retrain
 from faithscope.runs.cards import DataCard, Majority, TextCard, Vectors
-from faithscope.runs.files import tensor_digest
 
 EXAMPLES = 3
 """Test texts whose masks and scores are kept for people to look at."""

@@ -130,6 +130,11 @@ class ViTLearner:
         own = ", ".join(f"{name} {value}" for name, value in vars(self.options).items())
         return f"{own}, label smoothing {SMOOTHING}, warm-up {WARM_UP}"
 
+    def card(self, data: PixelData) -> dict[str, Any]:
+        """What is needed to use a trained model, beside its weights."""
+        sizes = {**vars(self.shape(data)), "classes": data.classes}
+        return {"kind": "vit", **sizes, "mean": data.frame.mean, "std": data.frame.std}
+
     def encode(self, data: ImageSplits) -> PixelData:
         """Take in images whose sides are whole patches; large ones make packs small."""
         made = pixel_data(data)

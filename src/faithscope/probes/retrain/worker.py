@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,7 @@ from faithscope.data.pictures import example_name
 from faithscope.errors import FaithscopeError, shown
 from faithscope.methods import Method
 from faithscope.metrics import TrainingMetric
+from faithscope.models.tensor_files import tensor_digest
 from faithscope.probes.retrain.jobs import Job, Jobs, Pack
 from faithscope.probes.retrain.learner import Encoded, Learner, Masks, Trained
 from faithscope.probes.retrain.masking import (
@@ -33,7 +35,6 @@ from faithscope.probes.retrain.tasks import (
     weights_name,
 )
 from faithscope.request import Retrain
-from faithscope.runs.files import tensor_digest
 from faithscope.runs.machine import task_row
 from faithscope.runs.plan import Plan
 from faithscope.runs.tables import table_of_rows
@@ -186,7 +187,7 @@ class RetrainWorker:
             needed = keeps_weights(jobs, job, self.request.keep_weights)
             weights = model.weights if needed else None
             masks = done.masks[job.id] if needed or self.modality.keeps_masks else {}
-            context.write(weights_name(job), *packed_model(weights, masks))
+            context.write(weights_name(job), *packed_model(weights, masks, self._card))
             rows += self._training_rows(jobs, job, model, done.seconds / len(pack.jobs))
         size = sum(held.numel() for held in done.trained[0].weights.values())
         row = {
@@ -198,6 +199,12 @@ class RetrainWorker:
             "trainings": table_of_rows("trainings", rows),
             "tasks": table_of_rows("tasks", [row]),
         }
+
+    @cached_property
+    def _card(self) -> str | None:
+        """What is needed to use a trained model, beside its weights; None of somebody's learner."""
+        card = getattr(self.learner, "card", None)
+        return None if card is None else json.dumps(card(self.data))
 
     def _training_rows(
         self, jobs: Jobs, job: Job, model: Trained, seconds: float
