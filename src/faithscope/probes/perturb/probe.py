@@ -65,8 +65,8 @@ from faithscope.runs.machine import joined_versions, machine_of, threads_for
 from faithscope.runs.manifest import Manifest
 from faithscope.runs.plan import Plan
 from faithscope.runs.run import Run
+from faithscope.runs.saved import Rows, parts_of, read_rows
 from faithscope.runs.scheduler import Answers
-from faithscope.runs.tables import join_tables
 from faithscope.runs.task import Task
 from faithscope.verdicts.sentences import probabilities
 
@@ -229,10 +229,10 @@ class PerturbProbe:
     def collect(self, planned: Planned, answers: Answers) -> Run:
         """The finished shards as one run, and everything needed to judge and repeat it."""
         plan, known = planned.plan, planned.known
-        tables = {name: join_tables(name, answers.parts(name)) for name in TABLES}
-        skipped = join_tables("skipped", answers.parts("skipped")).to_pylist()
-        tasks = tables["tasks"].to_pylist()
-        samples = tables["samples"]
+        tables = {name: answers.joined(name) for name in TABLES}
+        skipped = [row for part in answers.parts("skipped") for row in part.to_pylist()]
+        tasks = read_rows(tables["tasks"]).to_pylist()
+        samples = read_rows(tables["samples"])
         if not samples.num_rows:
             left = [Skipped(row["sample"], row["reason"]) for row in skipped]
             of_texts = getattr(plan.request, "units", "") in TEXT_UNITS
@@ -240,10 +240,10 @@ class PerturbProbe:
         check_collected(plan, tables)
         label, predicted = samples["label"].to_numpy(), samples["predicted"].to_numpy()
         hits = (label == predicted)[(label >= 0) & (predicted != FAILED)]
-        failures = join_tables("failures", answers.parts("failures")).to_pylist()
         failed = [
             Failed(sample=row["sample"], method=row["method"], why=row["reason"])
-            for row in failures
+            for part in answers.parts("failures")
+            for row in part.to_pylist()
         ]
         rule = self.rule(plan)
         if rule is not None:
@@ -639,13 +639,14 @@ def _method_cards(columns: Sequence[Column]) -> tuple[MethodCard, ...]:
     )
 
 
-def _matched(plan: Plan, maps: pa.Table) -> dict[str, MethodCard]:
+def _matched(plan: Plan, maps: Rows) -> dict[str, MethodCard]:
     """The methods with the granularity that their maps had, and the random one of the same."""
     assert isinstance(plan.request, Perturb)
-    names = (maps[name].to_pylist() for name in ("method", "granularity"))
     seen: dict[str, str] = {}
-    for method, size in zip(*names, strict=True):
-        seen.setdefault(method, size)
+    for part in parts_of(maps, "method", "granularity"):
+        if len(seen) < len(plan.methods):
+            for method, size in zip(*part.to_pydict().values(), strict=True):
+                seen.setdefault(method, size)
     random = {card.label for card in plan.methods if card.is_random}
     cards = {}
     for card in plan.methods:
@@ -674,10 +675,11 @@ def _cost(tasks: Sequence[Mapping[str, Any]], deviation: float | None) -> Cost:
     )
 
 
-def _doubts(failed: Sequence[Failed], scores: pa.Table, samples: int) -> tuple[Doubt, ...]:
+def _doubts(failed: Sequence[Failed], scores: Rows, samples: int) -> tuple[Doubt, ...]:
     """What has no score: images on which something failed, and those with NaN."""
     named = {item.sample: f"{item.sample}: {item.method or 'the model'}" for item in failed}
-    missing = scores.filter(pc.is_nan(scores["value"])).select(["sample", "flag"]).to_pylist()
+    parts = parts_of(scores, "sample", "value", "flag")
+    missing = (row for part in parts for row in part.filter(pc.is_nan(part["value"])).to_pylist())
     undefined = dict.fromkeys(row["sample"] for row in missing if "failed" not in row["flag"])
     lost, missed = tuple(named.values()), tuple(undefined)
     doubts = (
