@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,8 @@ NEEDED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 """But not in this kind of run."""
 LEAST = {"label": -1, "target": -1, "predicted": -2, "top1": -2}
 """Where there is no class, or the model raised; all other whole numbers are 0 or more."""
+Axes = Mapping[str, Any]
+"""The values that a column may hold, in the order in which they are counted."""
 SECONDS = ("seconds", "explaining")
 PICTURES = ("png", "jpeg", "text", "plain", "signed", "constant", "nan")
 
@@ -119,11 +121,12 @@ def check_collected(plan: Plan, tables: Mapping[str, Rows]) -> None:
 
 def _check_images(plan: Plan, tables: Mapping[str, Rows]) -> None:
     """Every sample has a row, every map of it, too, and a score by every metric."""
-    samples = read_rows(tables["samples"], "sample")["sample"].to_pylist()
-    if not samples or len(set(samples)) < len(samples):
+    samples = read_rows(tables["samples"], "sample")["sample"].cast(pa.string()).combine_chunks()
+    if not len(samples) or pc.count_distinct(samples).as_py() < len(samples):
         raise ValueError("samples are missing or given twice")
     draws = range(max(card.draws for card in plan.methods))
-    axes = {"sample": samples, "method": [card.label for card in plan.methods], "draw": draws}
+    labels = [card.label for card in plan.methods]
+    axes: Axes = {"sample": samples, "method": labels, "draw": draws}
     count = len(samples) * sum(card.draws for card in plan.methods)
     metrics = [card.label for card in plan.metrics]
     _check_grid("scores", tables, {**axes, "metric": metrics}, count * len(metrics))
@@ -145,9 +148,7 @@ def _check_images(plan: Plan, tables: Mapping[str, Rows]) -> None:
         raise ValueError("responses are missing")
 
 
-def _check_grid(
-    name: str, tables: Mapping[str, Rows], axes: Mapping[str, Sequence[Any]], count: int
-) -> None:
+def _check_grid(name: str, tables: Mapping[str, Rows], axes: Axes, count: int) -> None:
     """No place of a grid has two rows, and so many have one."""
     if tables[name].num_rows == count:
         seen = np.zeros(math.prod(map(len, axes.values())), dtype=bool)
@@ -158,31 +159,31 @@ def _check_grid(
     raise ValueError(f"rows of {name} are missing or given twice")
 
 
-def _places(
-    rows: Rows, axes: Mapping[str, Sequence[Any]], *others: str
-) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
+def _places(rows: Rows, axes: Axes, *others: str) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
     """Where every row stands in a grid, part by part, with the columns of these and of others.
 
     A name that is none of an axis is a ValueError.
     """
-    place = {name: {value: i for i, value in enumerate(values)} for name, values in axes.items()}
+    every = {name: pa.array(values) for name, values in axes.items()}
     for part in parts_of(rows, *axes, *others):
         places = np.zeros(part.num_rows, dtype=np.int64)
-        for name, known in place.items():
+        for name, known in every.items():
             names, used = _encoded(part[name])
-            own = np.array([known.get(held, -1) for held in names], dtype=np.int64)[used]
+            found = pc.index_in(names.cast(known.type), value_set=known).fill_null(-1)
+            own = found.to_numpy(zero_copy_only=False).astype(np.int64)[used]
             if (own < 0).any():
-                raise ValueError(f"'{name}' holds {str(names[used[own.argmin()]])[:60]!r}, unknown")
+                odd = str(names[used[own.argmin()]].as_py())
+                raise ValueError(f"'{name}' holds {odd[:60]!r}, unknown")
             places = places * len(known) + own
         yield part, places
 
 
-def _encoded(column: pa.ChunkedArray) -> tuple[list[Any], NDArray[np.int64]]:
+def _encoded(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int64]]:
     """The names in a column, and which of them every row has."""
     held = column.combine_chunks()
     if not pa.types.is_dictionary(held.type):
         held = held.dictionary_encode()
-    return held.dictionary.to_pylist(), held.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return held.dictionary, held.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _known(plan: Plan, table: str, column: str) -> Collection[Any] | None:
@@ -213,7 +214,7 @@ def _are_draws(plan: Plan, table: pa.Table) -> bool:
     """A method has only so many draws."""
     draws = {card.label: card.draws for card in plan.methods}
     names, used = _encoded(table["method"])
-    most = np.array([draws.get(name, 0) for name in names], dtype=np.int64)[used]
+    most = np.array([draws.get(name, 0) for name in names.to_pylist()], dtype=np.int64)[used]
     return bool((table["draw"].to_numpy() < most).all())
 
 

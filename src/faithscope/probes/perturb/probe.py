@@ -11,7 +11,6 @@ from itertools import chain, count
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor
 
@@ -232,13 +231,14 @@ class PerturbProbe:
         tables = {name: answers.joined(name) for name in TABLES}
         skipped = [row for part in answers.parts("skipped") for row in part.to_pylist()]
         tasks = read_rows(tables["tasks"]).to_pylist()
-        samples = read_rows(tables["samples"])
-        if not samples.num_rows:
+        count = tables["samples"].num_rows
+        if not count:
             left = [Skipped(row["sample"], row["reason"]) for row in skipped]
             of_texts = getattr(plan.request, "units", "") in TEXT_UNITS
             raise _nothing_usable(left, "texts" if of_texts else "images")
         check_collected(plan, tables)
-        label, predicted = samples["label"].to_numpy(), samples["predicted"].to_numpy()
+        answered = read_rows(tables["samples"], "label", "predicted")
+        label, predicted = (column.to_numpy() for column in answered.columns)
         hits = (label == predicted)[(label >= 0) & (predicted != FAILED)]
         failed = [
             Failed(sample=row["sample"], method=row["method"], why=row["reason"])
@@ -255,8 +255,8 @@ class PerturbProbe:
             model=known.model,
             data=DataCard(
                 name=plan.data.name,
-                samples=samples.num_rows,
-                fingerprint=_fingerprint(samples),
+                samples=count,
+                fingerprint=_fingerprint(tables["samples"]),
                 accuracy=float(hits.mean()) if len(hits) else None,
                 skipped=tuple(Left(name=row["sample"], why=row["reason"]) for row in skipped),
                 failed=tuple(failed),
@@ -267,7 +267,7 @@ class PerturbProbe:
             machine=machine_of(plan, tasks),
             versions=joined_versions(row["versions"] for row in tasks),
             stopping=None if rule is None else rule.summary(),
-            doubts=(*known.doubts, *_doubts(failed, tables["scores"], samples.num_rows)),
+            doubts=(*known.doubts, *_doubts(failed, tables["scores"], count)),
             inputs=answers.inputs,
         )
         return Run(manifest, tables)
@@ -689,12 +689,12 @@ def _doubts(failed: Sequence[Failed], scores: Rows, samples: int) -> tuple[Doubt
     return tuple(doubt for doubt in doubts if doubt.count)
 
 
-def _fingerprint(samples: pa.Table) -> str:
+def _fingerprint(samples: Rows) -> str:
     """A hash of all samples, by name and by their pixels."""
     digest = hashlib.blake2b(digest_size=16)
-    columns = (samples[name].to_pylist() for name in ("sample", "digest"))
-    for sample, pixels in zip(*columns, strict=True):
-        digest.update(f"{sample}|{pixels}".encode())
+    for part in parts_of(samples, "sample", "digest"):
+        for sample, pixels in zip(*part.to_pydict().values(), strict=True):
+            digest.update(f"{sample}|{pixels}".encode())
     return digest.hexdigest()
 
 
