@@ -47,7 +47,7 @@ def test_examples_run(page, tmp_path):
 
     In a child of this process, in which everything heavy is imported already.
     """
-    code = re.sub(r"limit=(\d+)", lambda said: f"limit={min(4, int(said[1]))}", docs.examples(page))
+    code = re.sub(r"limit=(\d+)", lambda said: f"limit={min(2, int(said[1]))}", docs.examples(page))
     child = multiprocessing.get_context("fork").Process(target=run_alone, args=(code, tmp_path))
     child.start()
     child.join()
