@@ -1,7 +1,9 @@
-"""How long do the statistics of a large run take, and those of the page of a study?
+"""How long do the statistics of a large run take, whole and in parts, and those of its page?
 
-Scores are drawn at random; the time is the process's CPU time on one thread. `--reference` also
-times what this replaced, interval by interval with scipy, on a few columns, and compares.
+Scores are drawn at random; the time is the process's CPU time on one thread. The run is kept in a
+temporary folder and loaded again for each line, so that a line counts all that it needs: reading
+the scores, too. `--reference` also times what this replaced, interval by interval with scipy, on a
+few columns, and compares.
 
     OMP_NUM_THREADS=1 python benchmarks/verdicts.py --reference
 """
@@ -11,14 +13,23 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import scipy
+import torch
 from scipy import stats
 
+import faithscope as fs
+from faithscope.metrics import resolve_metrics
+from faithscope.runs.tables import SCHEMAS
 from faithscope.verdicts.replicates import Samples
 from faithscope.verdicts.statistics import (
     bootstrap_intervals,
@@ -56,11 +67,58 @@ def main() -> None:
     }
     for name, spent in seconds.items():
         print(f"{name:30} {spent:8.2f} s of CPU time")
+    with tempfile.TemporaryDirectory() as folder:
+        _made_up(options.images, options.methods, options.metrics).save(folder)
+        for name, ask in WHOLE.items():
+            seconds[name] = _cpu_seconds(lambda ask=ask: ask(fs.load_result(folder), Path(folder)))
+            print(f"{name:30} {seconds[name]:8.2f} s of CPU time")
     if options.reference:
         _compare(pairs)
     machine = {"machine": platform.machine(), "numpy": np.__version__, "scipy": scipy.__version__}
     rounded = {name: round(spent, 3) for name, spent in seconds.items()}
     print(json.dumps({**vars(options), "pairs": len(pairs), **rounded, **machine}))
+
+
+WHOLE: dict[str, Callable[[fs.Result, Path], Any]] = {
+    "load_result": lambda found, _: found,
+    "summary()": lambda found, _: found.summary(),
+    "verdicts()": lambda found, _: found.verdicts(),
+    "comparisons()": lambda found, _: found.comparisons(),
+    "correlations()": lambda found, _: found.correlations(),
+    "report()": lambda found, folder: found.report(folder / "page.html"),
+}
+"""What a saved run is asked; each line loads it first, which counts."""
+
+
+def _made_up(images: int, methods: int, metrics: int) -> fs.Result:
+    """A run of so many images: a tiny one, whose rows are repeated with scores of their own."""
+    few, rng = 8, np.random.default_rng(0)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64, 4))
+    maps = {f"method {i}": torch.rand(few, 8, 8) for i in range(methods - 1)}
+    names = [metric.label for metric in resolve_metrics("registered")][:metrics]
+    result = fs.evaluate(
+        module, torch.rand(few, 3, 8, 8), methods=(), metrics=names, maps=maps, random_draws=1
+    )
+    tables = {}
+    for name, table in result.tables.items():
+        if "sample" not in table.column_names or name == "pictures":
+            tables[name] = table
+            continue
+        parts = [table] * (images // few)
+        held = pa.concat_tables(parts).to_pydict()
+        copies = np.repeat(np.arange(len(parts)), table.num_rows)
+        held["sample"] = [f"{copy}-{own}" for copy, own in zip(copies, held["sample"], strict=True)]
+        if name == "scores":
+            held["value"] = rng.normal(size=len(copies))
+        tables[name] = pa.Table.from_pydict(held, schema=SCHEMAS[name])
+    kept = tables["pictures"].to_pydict()
+    kept["sample"] = [f"0-{own}" for own in kept["sample"]]
+    tables["pictures"] = pa.Table.from_pydict(kept, schema=SCHEMAS["pictures"])
+    count = tables["samples"].num_rows
+    data = result.manifest.data.model_copy(update={"samples": count})
+    return replace(
+        result, manifest=result.manifest.model_copy(update={"data": data}), tables=tables
+    )
 
 
 def _compare(pairs: list[np.ndarray], few: int = 5) -> None:

@@ -648,7 +648,7 @@ class Prepared:
                 f"'{left[0]}' was left out of the run, which strict forbids: leave strict out, or "
                 "fix it and choose another folder."
             )
-        check_defined(run.scores)
+        check_defined(run.tables["scores"])
 
     def _check_finished(self, run: Run) -> None:
         """A finished run must be the one that was asked for, of the same data."""
@@ -659,8 +659,8 @@ class Prepared:
             )
         self.executor.check_inputs(self.planned.tasks, run.manifest.inputs)
         wanted = getattr(self.request, "pictures", 0)
-        kept = len(run.pictures["sample"].unique())
-        if kept < min(wanted, run.samples.num_rows):
+        kept = len(run.get_table("pictures", "sample")["sample"].unique())
+        if kept < min(wanted, run.count("samples")):
             warn(
                 f"The run is finished and has kept pictures of {kept} images: choose another "
                 "folder to keep more."

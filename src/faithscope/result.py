@@ -21,7 +21,7 @@ from faithscope.runs.run import Run, is_run, load_run, save_run
 from faithscope.runs.store import read_plan
 from faithscope.verdicts import sentences
 from faithscope.verdicts.compare import Differences
-from faithscope.verdicts.findings import Findings
+from faithscope.verdicts.findings import Findings, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,10 +107,10 @@ class Result(Findings):
                 "result.summary() are pyarrow tables."
             )
         made = OF_TRAININGS if self.manifest.kind == "retrain" else OF_SAMPLES
-        held = [name for name, rows in self.tables.items() if rows.num_rows]
+        held = [name for name in self.tables if self.count(name)]
         choose("table of this result", table, {"scores", *held, *made})
-        found = getattr(self, table)() if table in made else self.tables[table]
-        return _plain(found).to_pandas()
+        found = getattr(self, table)() if table in made else self.get_table(table)
+        return plain(found).to_pandas()  # which would take names for categories
 
     def table(self) -> str:
         """The summary as a Markdown table: mean [interval], * better, † worse than random."""
@@ -206,15 +206,6 @@ class Comparison(Differences):
         from faithscope.report.summary import summary_of_two
 
         return summary_of_two(self).html()
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """The same with names as text, which pandas would take for categories."""
-    kinds = [
-        pa.field(field.name, field.type.value_type) if pa.types.is_dictionary(field.type) else field
-        for field in table.schema
-    ]
-    return table.cast(pa.schema(kinds))
 
 
 def as_result(run: Run) -> Result:

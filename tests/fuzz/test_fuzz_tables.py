@@ -90,7 +90,7 @@ def changed(table: pa.Table, draw: Any) -> pa.Table:
 
 def reseal(root: Path, name: str, table: pa.Table) -> None:
     content = unsealed((root / "manifest.json").read_bytes())
-    content["files"][f"{name}.parquet"] = write_parquet(root / f"{name}.parquet", table)
+    content["files"][f"{name}.parquet"] = write_parquet(root / f"{name}.parquet", [table])
     (root / "manifest.json").write_bytes(sealed(content))
 
 

@@ -10,7 +10,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,12 +51,13 @@ def full_disk(room: int) -> Iterator[None]:
     """After so many files there is room for half a file."""
     write, left = files.write_file, [room]
 
-    def fill_up(path: Path, content: bytes) -> None:
+    def fill_up(path: Path, chunks: Iterable[bytes]) -> None:
+        content = b"".join(chunks)
         left[0] -= 1
         if left[0] < 0:
             path.write_bytes(content[: len(content) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(path, content)
+        write(path, [content])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "write_file", fill_up)

@@ -222,7 +222,7 @@ metrics: [saco, aopc]
 k: [5, 10]
 fills: [mean, black]
 random_draws: 1
-limit: 6
+limit: 3
 """
 
 
@@ -245,8 +245,8 @@ def study(root: Path) -> Record:
 def tolerance(root: Path) -> Record:
     """A run that stops as soon as its means are known well enough."""
     (root / "enough.yaml").write_text(
-        "models: bundled:cifar10_vit\ndata: bundled:cifar10\nmethods: gradient\nmetrics: auc\n"
-        "random_draws: 1\nlimit: 80\ntolerance: 1.0\n"
+        "models: bundled:cifar10_vit\ndata: bundled:cifar10\nmethods: gradient\nmetrics: saco\n"
+        "k: 3\nrandom_draws: 1\nlimit: 80\ntolerance: 1.5\n"
     )
     done = fs.run_study(fs.load_study(root / "enough.yaml"), root / "runs", device="cpu")
     return of_images(next(iter(done.results.values())), root)

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -275,8 +276,8 @@ def test_a_page_is_whole_or_not_there(result, tmp_path: Path, monkeypatch) -> No
     page = write_page(result, tmp_path / "page.html")
     before = page.read_bytes()
 
-    def cut_off(path: Path, content: bytes) -> None:
-        path.write_bytes(content[:100])
+    def cut_off(path: Path, chunks: Iterable[bytes]) -> None:
+        path.write_bytes(b"".join(chunks)[:100])
         raise KeyboardInterrupt
 
     monkeypatch.setattr(files, "write_file", cut_off)

@@ -365,7 +365,7 @@ MEMORY = pytest.mark.parametrize("kind", ["python", "cpu", "cuda", "system"])
         "faithscope.probes.perturb.probe.choose_batch_size",
         "faithscope.probes.perturb.worker.shard_tables",
         "faithscope.probes.perturb.worker.PerturbWorker.load",
-        "faithscope.probes.perturb.probe.join_tables",
+        "faithscope.runs.scheduler.Answers.joined",
     ],
 )
 def test_memory_that_runs_out_is_said_in_words(kind, place, tmp_path, monkeypatch):

@@ -257,10 +257,9 @@ def _pooled(values: Array, grid: tuple[int, ...]) -> Array:
 def _flags(found: Findings) -> dict[str, dict[str, list[str]]]:
     """By sample and method, what its scores are flagged with."""
     flags: dict[str, dict[str, list[str]]] = {}
-    for row in found.scores.select(["sample", "method", "flag"]).to_pylist():
-        if row["flag"]:
-            by_method = flags.setdefault(row["sample"], {}).setdefault(row["method"], [])
-            by_method += [flag for flag in row["flag"].split(",") if flag not in by_method]
+    for sample, method, marks in found.marks:
+        by_method = flags.setdefault(sample, {}).setdefault(method, [])
+        by_method += [flag for flag in marks.split(",") if flag not in by_method]
     return flags
 
 

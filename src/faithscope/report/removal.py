@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from faithscope.verdicts.findings import Findings, codes
+from faithscope.verdicts.findings import Findings, codes, numbered
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -176,7 +176,8 @@ class _Reading:
         draws = max((card.draws for card in found.manifest.methods.values()), default=1)
         shape = (len(found.methods), draws, found.samples.num_rows)
         kind = np.full(int(np.prod(shape)), -1)
-        kind[_cells(found, found.maps, shape)] = _kinds_of(found.maps, list(kinds))
+        maps = found.maps
+        kind[_cells(found, maps, shape)] = _kinds_of(maps, list(kinds))
         width = max((len(cuts) for cuts in kinds.values()), default=1)
         p, salience, sizes = (np.full((kind.size, width), np.nan) for _ in range(3))
         responses = found.responses
@@ -225,9 +226,9 @@ def _kinds_of(maps: pa.Table, kinds: list[Kind]) -> Whole:
 def _cells(found: Findings, table: pa.Table, shape: tuple[int, ...]) -> Whole:
     """Where every row of a table stands in the grid methods × draws × samples, flattened."""
     places = (
-        codes(table["method"], found.methods),
+        codes(table["method"], numbered(found.methods)),
         table["draw"].to_numpy(),
-        codes(table["sample"], found.samples["sample"].to_pylist()),
+        codes(table["sample"], numbered(found.replicates)),
     )
     return np.ravel_multi_index(places, shape).astype(np.int64)
 

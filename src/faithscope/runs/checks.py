@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from faithscope.errors import FaithscopeError
 from faithscope.request import Perturb, Retrain
 from faithscope.runs.plan import Plan
+from faithscope.runs.saved import Rows, parts_of, read_rows
 from faithscope.runs.tables import SCHEMAS
 
 OPTIONAL: Mapping[str, tuple[str, ...]] = {
@@ -42,6 +43,8 @@ NEEDED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 """But not in this kind of run."""
 LEAST = {"label": -1, "target": -1, "predicted": -2, "top1": -2}
 """Where there is no class, or the model raised; all other whole numbers are 0 or more."""
+Axes = Mapping[str, Any]
+"""The values that a column may hold, in the order in which they are counted."""
 SECONDS = ("seconds", "explaining")
 PICTURES = ("png", "jpeg", "text", "plain", "signed", "constant", "nan")
 
@@ -73,21 +76,22 @@ def check_rows(plan: Plan, name: str, table: pa.Table) -> None:
         raise ValueError(f"columns of {name} do not fit together")
 
 
-def check_tables(plan: Plan, tables: Mapping[str, pa.Table]) -> None:
+def check_tables(plan: Plan, tables: Mapping[str, Rows]) -> None:
     """Refuse tables that are not those of a whole run: with rows missing or given twice, too.
 
     Scores of trainings may be left out, since they are made of them.
     """
     held = {name: tables.get(name, schema.empty_table()) for name, schema in SCHEMAS.items()}
-    for name, table in tables.items():
-        check_rows(plan, name, table)
+    for name, rows in tables.items():
+        for part in parts_of(rows):
+            check_rows(plan, name, part)
     if isinstance(plan.request, Perturb):
         _check_images(plan, held)
         return
     request, labels = plan.request, [card.label for card in plan.methods]
     seeds: Any = request.seeds
     kinds = {"procedure": request.procedures, "measure": labels, "seed": seeds}
-    tests = pc.unique(held["trainings"]["metric"]).to_pylist()
+    tests = pc.unique(read_rows(held["trainings"], "metric")["metric"]).to_pylist()
     if plan.given.get("metric", next(iter(tests), "")) not in tests:
         raise ValueError("the trainings are not tested by their metric")
     axes = {**kinds, "k": request.levels or (), "metric": tests}
@@ -104,7 +108,7 @@ def check_tables(plan: Plan, tables: Mapping[str, pa.Table]) -> None:
         _check_grid("scores", held, {**axes, "metric": metrics}, count)
 
 
-def check_collected(plan: Plan, tables: Mapping[str, pa.Table]) -> None:
+def check_collected(plan: Plan, tables: Mapping[str, Rows]) -> None:
     """The same of what tasks have left behind, before anything is made of it."""
     try:
         check_tables(plan, tables)
@@ -115,57 +119,71 @@ def check_collected(plan: Plan, tables: Mapping[str, pa.Table]) -> None:
         ) from None
 
 
-def _check_images(plan: Plan, tables: Mapping[str, pa.Table]) -> None:
+def _check_images(plan: Plan, tables: Mapping[str, Rows]) -> None:
     """Every sample has a row, every map of it, too, and a score by every metric."""
-    samples = tables["samples"]["sample"].to_pylist()
-    if not samples or len(set(samples)) < len(samples):
+    samples = read_rows(tables["samples"], "sample")["sample"].cast(pa.string()).combine_chunks()
+    if not len(samples) or pc.count_distinct(samples).as_py() < len(samples):
         raise ValueError("samples are missing or given twice")
     draws = range(max(card.draws for card in plan.methods))
-    axes = {"sample": samples, "method": [card.label for card in plan.methods], "draw": draws}
+    labels = [card.label for card in plan.methods]
+    axes: Axes = {"sample": samples, "method": labels, "draw": draws}
     count = len(samples) * sum(card.draws for card in plan.methods)
     metrics = [card.label for card in plan.metrics]
     _check_grid("scores", tables, {**axes, "metric": metrics}, count * len(metrics))
-    _places(tables["pictures"], {"sample": samples})
+    for _ in _places(tables["pictures"], {"sample": samples}):
+        pass
     maps, responses = tables["maps"], tables["responses"]
     if not maps.num_rows and not responses.num_rows:  # only the scores were kept
         return
     _check_grid("maps", tables, axes, count)
-    finite = _places(maps.filter(maps["finite"]), axes)  # of others there may be none
-    if not np.isin(finite, _places(responses, axes)).all():
+    missing, units = np.zeros(math.prod(map(len, axes.values())), dtype=bool), 0
+    for part, places in _places(maps, axes, "finite", "units"):
+        missing[places[part["finite"].to_numpy()]] = True  # of others there may be none
+        units = max(units, pc.max(part["units"]).as_py() or 0)
+    for part, places in _places(responses, axes, "stop"):
+        missing[places] = False
+        if (pc.max(part["stop"]).as_py() or 0) > units:
+            raise ValueError("responses are of more units than there are")
+    if missing.any():
         raise ValueError("responses are missing")
-    if (pc.max(responses["stop"]).as_py() or 0) > pc.max(maps["units"]).as_py():
-        raise ValueError("responses are of more units than there are")
 
 
-def _check_grid(
-    name: str, tables: Mapping[str, pa.Table], axes: Mapping[str, Sequence[Any]], count: int
-) -> None:
+def _check_grid(name: str, tables: Mapping[str, Rows], axes: Axes, count: int) -> None:
     """No place of a grid has two rows, and so many have one."""
-    if len(np.unique(_places(tables[name], axes))) != count or tables[name].num_rows != count:
-        raise ValueError(f"rows of {name} are missing or given twice")
+    if tables[name].num_rows == count:
+        seen = np.zeros(math.prod(map(len, axes.values())), dtype=bool)
+        for _, places in _places(tables[name], axes):
+            seen[places] = True
+        if np.count_nonzero(seen) == count:
+            return
+    raise ValueError(f"rows of {name} are missing or given twice")
 
 
-def _places(table: pa.Table, axes: Mapping[str, Sequence[Any]]) -> NDArray[np.int64]:
-    """Where every row stands in a grid; a name that is none of an axis is a ValueError."""
-    if math.prod(map(len, axes.values())) >= 1 << 62:
-        raise ValueError("there are too many rows")
-    places = np.zeros(table.num_rows, dtype=np.int64)
-    for name, values in axes.items():
-        place = {value: i for i, value in enumerate(values)}
-        names, used = _encoded(table[name])
-        own = np.array([place.get(held, -1) for held in names], dtype=np.int64)[used]
-        if (own < 0).any():
-            raise ValueError(f"'{name}' holds {str(names[used[own.argmin()]])[:60]!r}, unknown")
-        places = places * len(values) + own
-    return places
+def _places(rows: Rows, axes: Axes, *others: str) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
+    """Where every row stands in a grid, part by part, with the columns of these and of others.
+
+    A name that is none of an axis is a ValueError.
+    """
+    every = {name: pa.array(values) for name, values in axes.items()}
+    for part in parts_of(rows, *axes, *others):
+        places = np.zeros(part.num_rows, dtype=np.int64)
+        for name, known in every.items():
+            names, used = _encoded(part[name])
+            found = pc.index_in(names.cast(known.type), value_set=known).fill_null(-1)
+            own = found.to_numpy(zero_copy_only=False).astype(np.int64)[used]
+            if (own < 0).any():
+                odd = str(names[used[own.argmin()]].as_py())
+                raise ValueError(f"'{name}' holds {odd[:60]!r}, unknown")
+            places = places * len(known) + own
+        yield part, places
 
 
-def _encoded(column: pa.ChunkedArray) -> tuple[list[Any], NDArray[np.int64]]:
+def _encoded(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int64]]:
     """The names in a column, and which of them every row has."""
     held = column.combine_chunks()
     if not pa.types.is_dictionary(held.type):
         held = held.dictionary_encode()
-    return held.dictionary.to_pylist(), held.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return held.dictionary, held.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _known(plan: Plan, table: str, column: str) -> Collection[Any] | None:
@@ -196,7 +214,7 @@ def _are_draws(plan: Plan, table: pa.Table) -> bool:
     """A method has only so many draws."""
     draws = {card.label: card.draws for card in plan.methods}
     names, used = _encoded(table["method"])
-    most = np.array([draws.get(name, 0) for name in names], dtype=np.int64)[used]
+    most = np.array([draws.get(name, 0) for name in names.to_pylist()], dtype=np.int64)[used]
     return bool((table["draw"].to_numpy() < most).all())
 
 

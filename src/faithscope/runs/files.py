@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,9 +23,10 @@ from filelock import Timeout
 from pydantic import ValidationError
 
 from faithscope.errors import FaithscopeError
-from faithscope.hashing import canonical, digest
+from faithscope.hashing import canonical, digest, hasher
 from faithscope.request.paths import Place
 from faithscope.request.remote import RemotePath
+from faithscope.runs.tables import joined
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -37,34 +40,43 @@ IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
 _TOKEN = re.compile(r"[0-9a-f]{8}")
 MOST_ROWS = 1000
 """By byte of a Parquet file: it could say of a billion that they are all the same."""
+GROUP = 1 << 20
+"""Bytes of rows that are written, and read, together: no more of a table need be in memory."""
 
 
 class StoreError(FaithscopeError):
     """Files cannot be read or written, which may pass."""
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a file and wait until the disk has it."""
     with path.open("wb") as file:
-        file.write(content)
+        for chunk in chunks:
+            file.write(chunk)
         file.flush()
         os.fsync(file.fileno())
 
 
 def replace_file(path: Place, content: bytes) -> None:
-    """Put a file into place in one step: whoever looks sees the old one or the new one.
+    """Put a file into place in one step: whoever looks sees the old one or the new one."""
+    replace_with(path, [content])
 
-    What a link points to is replaced, not the link; a device or a pipe is no file.
+
+def replace_with(path: Place, chunks: Iterable[bytes]) -> None:
+    """The same of content that is made while it is written, so that it never is in memory whole.
+
+    What a link points to is replaced, not the link; a device or a pipe is no file. At an address
+    a file comes in one piece.
     """
     if isinstance(path, RemotePath):
-        path.write_bytes(content)
+        path.write_bytes(b"".join(chunks))
         return
     path = path.resolve() if path.is_symlink() else path
     if path.exists() and not path.is_file() and not path.is_dir():
         raise FileExistsError(errno.EEXIST, "it is a device or a pipe", str(path))
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
-        write_file(temporary, content)
+        write_file(temporary, chunks)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -248,26 +260,94 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return held
 
 
-def write_parquet(path: Place, table: pa.Table) -> str:
-    """Put a table into place; gives the hash of its file."""
-    buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer)
-    content: bytes = buffer.getvalue().to_pybytes()
+def write_parquet(path: Place, parts: Iterable[pa.Table]) -> str:
+    """Put a table into place, of which there is at least one part; gives the hash of its file."""
+    hashed = hasher()
+
+    def chunks() -> Iterator[bytes]:
+        for chunk in _parquet(parts):
+            hashed.update(chunk)
+            yield chunk
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, content)
-    return digest(content)
+    replace_with(path, chunks())
+    found: str = hashed.hexdigest()
+    return found
+
+
+def _parquet(parts: Iterable[pa.Table]) -> Iterator[bytes]:
+    """A Parquet file, piece by piece."""
+    waiting = iter(parts)
+    first, sink = next(waiting), _Sink()
+    with pq.ParquetWriter(sink, first.schema) as writer:
+        for group in _groups(chain([first], waiting)):
+            writer.write_table(group)
+            yield sink.drain()
+    yield sink.drain()
+
+
+def _groups(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Several parts as one, as large as a group of rows may be."""
+    held, size = list[pa.Table](), 0
+    for part in parts:
+        held.append(part)
+        size += part.nbytes
+        if size >= GROUP:
+            yield joined(held)
+            held, size = [], 0
+    if held:
+        yield joined(held)
+
+
+class _Sink(io.RawIOBase):
+    """Where a writer leaves what somebody else takes away."""
+
+    def __init__(self) -> None:
+        self.held = list[bytes]()
+        self.place = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self.held.append(bytes(content))
+        self.place += len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        return self.place
+
+    def drain(self) -> bytes:
+        """What was left since the last time."""
+        held, self.held = b"".join(self.held), []
+        return held
 
 
 def read_parquet(content: bytes, schema: pa.Schema) -> pa.Table:
     """The table of a Parquet file; a ValueError if it is none of this schema."""
+    file = open_parquet(pa.BufferReader(content), len(content), schema)
+    return joined([*read_groups(file)] or [schema.empty_table()])
+
+
+def open_parquet(source: Any, size: int, schema: pa.Schema) -> pq.ParquetFile:
+    """A Parquet file of so many bytes; a ValueError if it is none of this schema."""
     try:
-        file = pq.ParquetFile(pa.BufferReader(content))
-        if file.metadata.num_rows > MOST_ROWS * len(content):
-            raise ValueError("it has more rows than a file of its size can hold")
-        table = file.read()
-        table.validate(full=True)
+        file = pq.ParquetFile(source)
     except (OSError, pa.ArrowException) as error:
         raise ValueError("it cannot be read") from error
-    if not table.schema.equals(schema):
+    if file.metadata.num_rows > MOST_ROWS * size:
+        raise ValueError("it has more rows than a file of its size can hold")
+    if not file.schema_arrow.equals(schema):
         raise ValueError("it has other columns")
-    return table.unify_dictionaries().combine_chunks()
+    return file
+
+
+def read_groups(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of a Parquet file, group by group; a ValueError if one cannot be read."""
+    for group in range(file.num_row_groups):
+        try:
+            table = file.read_row_group(group, columns, use_threads=False)
+            table.validate(full=True)
+        except (OSError, pa.ArrowException) as error:
+            raise ValueError("it cannot be read") from error
+        yield table

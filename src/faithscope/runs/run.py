@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,14 @@ from faithscope.request.paths import Place, as_place
 from faithscope.request.remote import RemotePath
 from faithscope.runs.checks import check_tables
 from faithscope.runs.files import (
-    read_checked,
-    read_parquet,
     reason,
     replace_file,
     sealed,
     unreadable,
     unsealed,
-    write_parquet,
 )
 from faithscope.runs.manifest import Manifest
+from faithscope.runs.saved import Rows, SavedTable, open_rows, parts_of, read_rows, write_rows
 from faithscope.runs.tables import SCHEMAS
 
 
@@ -36,15 +34,29 @@ def _table(name: str, about: str) -> property:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a run leaves behind: its manifest, and its tables by name."""
+    """What a run leaves behind: its manifest, and its tables by name.
+
+    A large table of a run in a folder stays in its file, and is read whenever it is asked for.
+    """
 
     manifest: Manifest
-    tables: Mapping[str, pa.Table] = field(repr=False)
+    tables: Mapping[str, Rows] = field(repr=False)
 
-    def get_table(self, name: str) -> pa.Table:
-        """One of its tables, empty if the run has none."""
-        found = self.tables.get(choose("table", name, SCHEMAS))
-        return SCHEMAS[name].empty_table() if found is None else found
+    def get_table(self, name: str, *columns: str) -> pa.Table:
+        """One of its tables, or some of its columns, in memory; empty if the run has none."""
+        return read_rows(self._rows(name), *columns)
+
+    def parts(self, name: str, *columns: str) -> Iterator[pa.Table]:
+        """The same, some thousand rows at a time."""
+        return parts_of(self._rows(name), *columns)
+
+    def count(self, name: str) -> int:
+        """How many rows one of its tables has."""
+        rows: int = self._rows(name).num_rows
+        return rows
+
+    def _rows(self, name: str) -> Rows:
+        return self.tables.get(choose("table", name, SCHEMAS), SCHEMAS[name].empty_table())
 
     scores = _table("scores", "Every score: model, data, training, sample, method, metric, value …")
     responses = _table("responses", "What the model answered, by span.")
@@ -56,12 +68,12 @@ class Run:
     examples = _table("examples", "A few texts, level by level.")
 
 
-def check_defined(scores: pa.Table) -> None:
+def check_defined(scores: Rows) -> None:
     """Refuse a score that is not defined, as `strict` asks."""
-    places = pc.indices_nonzero(pc.is_nan(scores["value"]))
-    if not len(places):
+    missing = (part.filter(pc.is_nan(part["value"])) for part in parts_of(scores))
+    row = next((part.slice(0, 1).to_pylist()[0] for part in missing if part.num_rows), None)
+    if row is None:
         return
-    row = scores.slice(places[0].as_py(), 1).to_pylist()[0]
     of = f"'{row['sample']}'" if row["sample"] is not None else f"seed {row['training']}"
     why = f" ({row['flag']})" if row["flag"] else ""
     raise FaithscopeError(
@@ -84,16 +96,20 @@ def save_run(run: Run, folder: Place) -> Run:
     """Write tables, then manifest.json: a folder without that is not a whole run."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "manifest.json").unlink(missing_ok=True)
-    hashes = {}
+    hashes, tables = dict[str, str](), dict[str, Rows]()
     for name in SCHEMAS:
         file = folder / f"{name}.parquet"
         if name not in run.tables:
             file.unlink(missing_ok=True)
             continue
-        hashes[file.name] = write_parquet(file, run.tables[name])
+        rows = run.tables[name]
+        if isinstance(rows, SavedTable) and rows.is_in(file):
+            hashes[file.name], tables[name] = rows.digest, rows
+        else:
+            hashes[file.name], tables[name] = write_rows(file, parts_of(rows))
     manifest = run.manifest.model_copy(update={"files": hashes})
     replace_file(folder / "manifest.json", sealed(manifest.content()))
-    return replace(run, manifest=manifest)
+    return replace(run, manifest=manifest, tables=tables)
 
 
 def load_run(folder: str | Place) -> Run:
@@ -101,13 +117,12 @@ def load_run(folder: str | Place) -> Run:
     root = as_place(folder)
     try:
         manifest = _read_manifest(root / "manifest.json")
-        tables = {}
+        tables = dict[str, Rows]()
         for file, expected in manifest.files.items():
             name = file.removesuffix(".parquet")
             if name not in SCHEMAS:
                 raise ValueError(f"'{file[:100]}' is no table of a run")
-            content = read_checked(root / f"{name}.parquet", expected)
-            tables[name] = read_parquet(content, SCHEMAS[name])
+            tables[name] = open_rows(root / f"{name}.parquet", expected, SCHEMAS[name])
         check_tables(manifest.plan, tables)
         if "samples" in tables and tables["samples"].num_rows != manifest.data.samples:
             raise ValueError("there are not as many samples as it says")

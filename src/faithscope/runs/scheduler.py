@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -20,8 +21,10 @@ import pyarrow as pa
 from faithscope.errors import FaithscopeError
 from faithscope.request.paths import Place
 from faithscope.runs.cards import Left
-from faithscope.runs.files import each
+from faithscope.runs.files import AT_ONCE, each
+from faithscope.runs.saved import Rows
 from faithscope.runs.store import Card, Store
+from faithscope.runs.tables import join_tables
 from faithscope.runs.task import Outcome, Tables, Task
 
 
@@ -56,11 +59,20 @@ class Answers:
     read: Callable[[Card, str], pa.Table | None]
     root: Place = Path()
     """Where they are read from."""
+    join: Callable[[str, Iterable[pa.Table]], Rows] = join_tables
+    """Makes one table of the rows of all tasks, where the run is kept."""
 
-    def parts(self, table: str) -> list[pa.Table]:
+    def parts(self, table: str) -> Iterator[pa.Table]:
         """The rows of one table, task by task."""
-        found = each(self.root, lambda card: self.read(card, table), self.done.values())
-        return [part for part in found if part is not None]
+        cards = iter(self.done.values())
+        while some := [*islice(cards, AT_ONCE)]:
+            for part in each(self.root, lambda card: self.read(card, table), some):
+                if part is not None:
+                    yield part
+
+    def joined(self, table: str) -> Rows:
+        """The rows of all tasks in one table."""
+        return self.join(table, self.parts(table))
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -87,8 +99,13 @@ def look(store: Store, tasks: Sequence[Task]) -> State:
     Tasks without a card are to do, those that made what is kept and damaged, and the makers of what
     these lack.
     """
-    found = [*map(store.done, tasks[:1]), *each(store.root, store.done, tasks[1:])]
-    done = {held.card.task: held.card for held in found if held is not None}
+
+    def card(task: Task) -> Card | None:
+        held = store.done(task)
+        return None if held is None else held.card
+
+    found = [*map(card, tasks[:1]), *each(store.root, card, tasks[1:])]
+    done = {held.task: held for held in found if held is not None}
     makers = {made.name: task for task in tasks for made in task.makes}
     wanted = [task for task in tasks if task.id not in done or _is_spoilt(store, task)]
     todo = {task.id for task in wanted}
@@ -356,7 +373,10 @@ class Scheduler:
         self._drop(self.fleeting)  # what was made once more beside what was lost
         wanted = self.tasks if self.rule is None else self.tasks[: self._seen]
         return Answers(
-            {task.id: self.finished[task.id] for task in wanted}, self._read, self.store.root
+            {task.id: self.finished[task.id] for task in wanted},
+            self._read,
+            self.store.root,
+            self.store.join,
         )
 
     def _read(self, card: Card, table: str) -> pa.Table | None:

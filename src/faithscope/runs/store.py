@@ -22,7 +22,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +60,8 @@ from faithscope.runs.files import (
 from faithscope.runs.lock import Lock, locked
 from faithscope.runs.plan import Plan, check_same
 from faithscope.runs.run import Run, is_run, load_run, save_run
-from faithscope.runs.tables import SCHEMAS
+from faithscope.runs.saved import Rows, write_rows
+from faithscope.runs.tables import SCHEMAS, joined, passed_on
 from faithscope.runs.task import Tables, Task
 
 DAMAGED = (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError)
@@ -174,7 +175,7 @@ class Store:
         with self._writing():
 
             def write(name: str) -> str:
-                return write_parquet(self._table_file(task.id, name), tables[name])
+                return write_parquet(self._table_file(task.id, name), [tables[name]])
 
             hashes = dict(zip(tables, each(self.root, write, tables), strict=True))
             card = card.model_copy(update={"tables": hashes})
@@ -379,6 +380,14 @@ class Store:
                 with self._writing():
                     (self.root / "manifest.json").unlink(missing_ok=True)
             return None
+
+    def join(self, table: str, parts: Iterable[pa.Table]) -> Rows:
+        """The rows of all tasks in one table, which is written while they are read."""
+        found = passed_on(table, parts)
+        if not self.is_lasting or not isinstance(self.root, Path):
+            return joined([*found])
+        with self._writing():
+            return write_rows(self.root / f"{table}.parquet", found)[1]
 
     def finish(self, run: Run, *, keeps_tasks: bool) -> Run:
         """Write the whole run; then the files of its tasks go, if they are not to be kept."""

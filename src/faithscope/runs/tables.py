@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -124,18 +124,25 @@ def table_of_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     return make_table(name, columns)
 
 
-def join_tables(name: str, parts: Sequence[pa.Table]) -> pa.Table:
+def join_tables(name: str, parts: Iterable[pa.Table]) -> pa.Table:
     """Tables of one kind as one."""
-    if not parts:
-        return SCHEMAS[name].empty_table()
-    joined = pa.concat_tables(parts).unify_dictionaries()
-    return joined.combine_chunks() if name not in DISTINCT else _distinct(name, joined)
+    return joined([*passed_on(name, parts)])
 
 
-def _distinct(name: str, table: pa.Table) -> pa.Table:
-    rows = table.to_pylist()
-    seen = {tuple(row.values()): row for row in rows}
-    return table if len(seen) == len(rows) else table_of_rows(name, seen.values())
+def joined(parts: Sequence[pa.Table]) -> pa.Table:
+    """Tables of the same columns as one, in which every name is written down once."""
+    return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+
+
+def passed_on(name: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """What tables of one kind hold together, part by part: at least one, and no row is twice."""
+    if name in DISTINCT:
+        rows = (row for part in parts for row in part.to_pylist())
+        yield table_of_rows(name, {tuple(row.values()): row for row in rows}.values())
+        return
+    found = iter(parts)
+    yield next(found, SCHEMAS[name].empty_table())
+    yield from found
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from faithscope.errors import FaithscopeError, choose
@@ -70,7 +71,7 @@ class Findings(Run):
         """The names of the samples, or the seeds."""
         if self.manifest.kind == "retrain":
             return self.trained.seeds
-        names: list[Any] = self.samples["sample"].to_pylist()
+        names: list[Any] = self.get_table("samples", "sample")["sample"].to_pylist()
         return names
 
     @cached_property
@@ -84,28 +85,30 @@ class Findings(Run):
     @cached_property
     def cube(self) -> Array:
         """All scores, random draws averaged: [series, metrics, replicates]."""
-        shape = (len(self.series), len(self.metrics), len(self.replicates))
-        values = self.scores["value"].to_numpy()
-        known = ~np.isnan(values)
-        size, flat = int(np.prod(shape)), self._places(shape)
-        sums = np.bincount(flat[known], values[known], minlength=size)
-        counts = np.bincount(flat[known], minlength=size)
+        sums, counts = np.zeros(self._shape), np.zeros(self._shape, dtype=np.int64)
+        for part, places in self._placed("value"):
+            values = part["value"].to_numpy()
+            known = ~np.isnan(values)
+            np.add.at(sums.reshape(-1), places[known], values[known])
+            np.add.at(counts.reshape(-1), places[known], 1)
         with np.errstate(invalid="ignore"):
-            return (sums / counts).reshape(shape)
+            return sums / counts
 
-    def _places(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """Where every score stands in the cube, flattened."""
-        series = codes(self.scores["method"], self.methods)
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        return len(self.series), len(self.metrics), len(self.replicates)
+
+    def _placed(self, column: str) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
+        """The scores part by part, and where each stands in the flattened cube."""
+        own = "training" if self.manifest.kind == "retrain" else "sample"
+        names = {"method": self.methods, "metric": self.metrics, own: self.replicates}
         if self.procedures:
-            procedure = codes(self.scores["procedure"], self.procedures)
-            series = series * len(self.procedures) + procedure
-        if self.manifest.kind == "retrain":
-            place = {seed: i for i, seed in enumerate(self.replicates)}
-            own = np.array([place[seed] for seed in self.scores["training"].to_pylist()])
-        else:
-            own = codes(self.scores["sample"], self.replicates)
-        metric = codes(self.scores["metric"], self.metrics)
-        return np.ravel_multi_index((series, metric, own.astype(np.int64)), shape)
+            names["procedure"] = self.procedures
+        known = {name: numbered(held) for name, held in names.items()}
+        for part in self.parts("scores", *names, column):
+            place = {name: codes(part[name], held) for name, held in known.items()}
+            series = place["method"] * max(1, len(self.procedures)) + place.get("procedure", 0)
+            yield part, np.ravel_multi_index((series, place["metric"], place[own]), self._shape)
 
     def values(self, method: str, metric: str, procedure: str | None = None) -> Array:
         """Scores of one method and metric, random draws averaged: [replicates]."""
@@ -245,30 +248,50 @@ class Findings(Run):
             ]
         )
 
+    @cached_property
+    def marks(self) -> list[tuple[Any, str, str]]:
+        """Sample, method and flags of the scores that have flags, each once."""
+        names = ("sample", "method", "flag")
+        parts = [plain(part.filter(_is_marked(part))) for part in self.parts("scores", *names)]
+        held = pa.concat_tables(parts).group_by([*names], use_threads=False).aggregate([])
+        return list(zip(*(held[name].to_pylist() for name in names), strict=True))
+
     def _flagged(self) -> NDArray[np.int64]:
         """How many replicates have a flag: [series, metrics]."""
-        shape = (len(self.series), len(self.metrics), len(self.replicates))
-        flagged = np.zeros(shape, dtype=bool)
-        texts = self.scores["flag"].to_pylist()
-        marked = np.array([bool(text) for text in texts], dtype=bool)
-        flagged.flat[self._places(shape)[marked]] = True
+        flagged = np.zeros(self._shape, dtype=bool)
+        for part, places in self._placed("flag"):
+            flagged.reshape(-1)[places[_is_marked(part).to_numpy()]] = True
         counts: NDArray[np.int64] = flagged.sum(-1)
         return counts
 
 
-def codes(column: pa.ChunkedArray, names: Sequence[str]) -> NDArray[np.int64]:
+def _is_marked(scores: pa.Table) -> pa.ChunkedArray:
+    """Which scores have a flag."""
+    return pc.not_equal(scores["flag"].cast(pa.string()), "").fill_null(False)
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """The same with names as text, each written out."""
+    kinds = [
+        pa.field(field.name, field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(kinds))
+
+
+def numbered(names: Sequence[Any]) -> dict[Any, int]:
+    """The place of every name in a list."""
+    return {name: place for place, name in enumerate(names)}
+
+
+def codes(column: pa.ChunkedArray, place: Mapping[Any, int]) -> NDArray[np.int64]:
     """A column of names as their places in a list."""
-    place = {name: position for position, name in enumerate(names)}
     encoded = column.combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = (
-            encoded.chunk(0)
-            if encoded.num_chunks
-            else pa.array([], pa.string()).dictionary_encode()
-        )
-    dictionary = np.array([place[name] for name in encoded.dictionary.to_pylist()], dtype=np.int64)
-    indices: NDArray[np.int64] = dictionary[encoded.indices.to_numpy(zero_copy_only=False)]
-    return indices
+    if not pa.types.is_dictionary(encoded.type):
+        encoded = encoded.dictionary_encode()
+    known = np.array([place[name] for name in encoded.dictionary.to_pylist()], dtype=np.int64)
+    found: NDArray[np.int64] = known[encoded.indices.to_numpy(zero_copy_only=False)]
+    return found
 
 
 def _mean(values: Array) -> float:

@@ -261,13 +261,12 @@ def _constant(found: Findings) -> list[str]:
 
 def _flagged(found: Findings) -> Counter[tuple[str, str]]:
     """How many samples of a method have a flag."""
-    columns = (found.scores[name].to_pylist() for name in ("method", "sample", "flag"))
     return Counter(
         (method, flag)
         for method, _, flag in {
             (method, sample, flag)
-            for method, sample, marks in zip(*columns, strict=True)
-            if marks and sample is not None
+            for sample, method, marks in found.marks
+            if sample is not None
             for flag in marks.split(",")
         }
     )

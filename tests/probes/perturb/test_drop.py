@@ -327,7 +327,7 @@ def test_a_fill_of_ones_own_may_drop():
 
 
 def test_the_command_line_drops_patches_of_the_bundled_model(tmp_path: Path):
-    asked = ["--model", "bundled:cifar10_vit", "--data", "bundled:cifar10", "--limit", 3]
+    asked = ["--model", "bundled:cifar10_vit", "--data", "bundled:cifar10", "--limit", 1]
     asked += ["--methods", "rollout,gradient", "--fill", "drop", "--device", "cpu"]
     asked += ["--out", tmp_path / "run"]
     assert "units='patches'" in fails("evaluate", *asked)

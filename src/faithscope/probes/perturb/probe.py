@@ -69,8 +69,9 @@ from faithscope.runs.machine import joined_versions, machine_of, threads_for
 from faithscope.runs.manifest import Manifest
 from faithscope.runs.plan import Plan
 from faithscope.runs.run import Run
+from faithscope.runs.saved import Rows, parts_of, read_rows
 from faithscope.runs.scheduler import Answers
-from faithscope.runs.tables import join_tables
+from faithscope.runs.tables import joined
 from faithscope.runs.task import Task
 from faithscope.verdicts.sentences import probabilities
 
@@ -239,21 +240,24 @@ class PerturbProbe:
     def collect(self, planned: Planned, answers: Answers) -> Run:
         """The finished shards as one run, and everything needed to judge and repeat it."""
         plan, known = planned.plan, planned.known
-        tables = {name: join_tables(name, answers.parts(name)) for name in TABLES}
-        skipped = join_tables("skipped", answers.parts("skipped")).to_pylist()
-        tasks = tables["tasks"].to_pylist()
-        samples = tables["samples"] = _in_order(tables["samples"], known.names)
-        if not samples.num_rows:
+        ordered = _in_order(answers.parts("samples"), known.names)
+        tables = {"samples": answers.join("samples", ordered)}
+        tables |= {name: answers.joined(name) for name in TABLES if name != "samples"}
+        skipped = [row for part in answers.parts("skipped") for row in part.to_pylist()]
+        tasks = read_rows(tables["tasks"]).to_pylist()
+        count = tables["samples"].num_rows
+        if not count:
             left = [Skipped(row["sample"], row["reason"]) for row in skipped]
             of_texts = getattr(plan.request, "units", "") in TEXT_UNITS
             raise _nothing_usable(left, "texts" if of_texts else "images")
         check_collected(plan, tables)
-        label, predicted = samples["label"].to_numpy(), samples["predicted"].to_numpy()
+        answered = read_rows(tables["samples"], "label", "predicted")
+        label, predicted = (column.to_numpy() for column in answered.columns)
         hits = (label == predicted)[(label >= 0) & (predicted != FAILED)]
-        failures = join_tables("failures", answers.parts("failures")).to_pylist()
         failed = [
             Failed(sample=row["sample"], method=row["method"], why=row["reason"])
-            for row in failures
+            for part in answers.parts("failures")
+            for row in part.to_pylist()
         ]
         rule = self.rule(plan)
         if rule is not None:
@@ -265,8 +269,8 @@ class PerturbProbe:
             model=known.model,
             data=DataCard(
                 name=plan.data.name,
-                samples=samples.num_rows,
-                fingerprint=_fingerprint(samples),
+                samples=count,
+                fingerprint=_fingerprint(tables["samples"]),
                 accuracy=float(hits.mean()) if len(hits) else None,
                 skipped=tuple(Left(name=row["sample"], why=row["reason"]) for row in skipped),
                 failed=tuple(failed),
@@ -277,7 +281,7 @@ class PerturbProbe:
             machine=machine_of(plan, tasks),
             versions=joined_versions(row["versions"] for row in tasks),
             stopping=None if rule is None else rule.summary(),
-            doubts=(*known.doubts, *_doubts(failed, tables["scores"], samples.num_rows)),
+            doubts=(*known.doubts, *_doubts(failed, tables["scores"], count)),
             inputs=answers.inputs,
         )
         return Run(manifest, tables)
@@ -676,13 +680,14 @@ def _method_cards(columns: Sequence[Column]) -> tuple[MethodCard, ...]:
     )
 
 
-def _matched(plan: Plan, maps: pa.Table) -> dict[str, MethodCard]:
+def _matched(plan: Plan, maps: Rows) -> dict[str, MethodCard]:
     """The methods with the granularity that their maps had, and the random one of the same."""
     assert isinstance(plan.request, Perturb)
-    names = (maps[name].to_pylist() for name in ("method", "granularity"))
     seen: dict[str, str] = {}
-    for method, size in zip(*names, strict=True):
-        seen.setdefault(method, size)
+    for part in parts_of(maps, "method", "granularity"):
+        if len(seen) < len(plan.methods):
+            for method, size in zip(*part.to_pydict().values(), strict=True):
+                seen.setdefault(method, size)
     random = {card.label for card in plan.methods if card.is_random}
     cards = {}
     for card in plan.methods:
@@ -697,12 +702,14 @@ def _matched(plan: Plan, maps: pa.Table) -> dict[str, MethodCard]:
     return cards
 
 
-def _in_order(samples: pa.Table, names: Sequence[str]) -> pa.Table:
+def _in_order(parts: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
     """The samples in the order of the data; of no names, as the tasks took them."""
     if not names:
-        return samples
+        yield from parts
+        return
+    samples = joined([*parts])
     place = {name: at for at, name in enumerate(names)}
-    return samples.take(np.argsort([place[name] for name in samples["sample"].to_pylist()]))
+    yield samples.take(np.argsort([place[name] for name in samples["sample"].to_pylist()]))
 
 
 def _cost(tasks: Sequence[Mapping[str, Any]], deviation: float | None) -> Cost:
@@ -719,10 +726,11 @@ def _cost(tasks: Sequence[Mapping[str, Any]], deviation: float | None) -> Cost:
     )
 
 
-def _doubts(failed: Sequence[Failed], scores: pa.Table, samples: int) -> tuple[Doubt, ...]:
+def _doubts(failed: Sequence[Failed], scores: Rows, samples: int) -> tuple[Doubt, ...]:
     """What has no score: images on which something failed, and those with NaN."""
     named = {item.sample: f"{item.sample}: {item.method or 'the model'}" for item in failed}
-    missing = scores.filter(pc.is_nan(scores["value"])).select(["sample", "flag"]).to_pylist()
+    parts = parts_of(scores, "sample", "value", "flag")
+    missing = (row for part in parts for row in part.filter(pc.is_nan(part["value"])).to_pylist())
     undefined = dict.fromkeys(row["sample"] for row in missing if "failed" not in row["flag"])
     lost, missed = tuple(named.values()), tuple(undefined)
     doubts = (
@@ -732,12 +740,12 @@ def _doubts(failed: Sequence[Failed], scores: pa.Table, samples: int) -> tuple[D
     return tuple(doubt for doubt in doubts if doubt.count)
 
 
-def _fingerprint(samples: pa.Table) -> str:
+def _fingerprint(samples: Rows) -> str:
     """A hash of all samples, by name and by their pixels."""
     digest = hashlib.blake2b(digest_size=16)
-    columns = (samples[name].to_pylist() for name in ("sample", "digest"))
-    for sample, pixels in zip(*columns, strict=True):
-        digest.update(f"{sample}|{pixels}".encode())
+    for part in parts_of(samples, "sample", "digest"):
+        for sample, pixels in zip(*part.to_pydict().values(), strict=True):
+            digest.update(f"{sample}|{pixels}".encode())
     return digest.hexdigest()
 
 
