@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every measurement that docs/performance.md asks of a GPU, in parts of at most ten minutes:
 #     bash benchmarks/gpu.sh speed|whole|texts|train|truth [DATA]
-# `texts` and `train` fine-tune on SST: DATA holds sst/ and a folder minilm/ of MiniLM-L6.
+# `texts` fine-tunes MiniLM on SST, too: DATA holds sst/ and a folder minilm/.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 data=${2:-data}
@@ -15,7 +15,7 @@ at_most() { # SECONDS COMMAND…: says what it runs and how long that took
   echo "($((SECONDS - began)) s)"
 }
 
-nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
 case ${1:-} in
   speed) # evaluate beside bare forwards
     at_most 200 python3 benchmarks/overhead.py --device cuda --images 256 --model $vits --pictures 1000 0
