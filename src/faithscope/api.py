@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -25,7 +26,6 @@ from faithscope.data.labels import class_by_name
 from faithscope.data.text import TextData
 from faithscope.errors import FaithscopeError, said, shown, warn
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods, try_methods
-from faithscope.methods.bilstm import as_read_by
 from faithscope.methods.layout import Inputs
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
@@ -34,7 +34,7 @@ from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_units
 from faithscope.probes import probe_of
 from faithscope.probes.perturb.failures import all_refused
-from faithscope.probes.perturb.probe import for_modality, with_code, with_units
+from faithscope.probes.perturb.probe import for_modality, made_in, with_code, with_units
 from faithscope.probes.probe import Probe
 from faithscope.probes.refusals import leave_out
 from faithscope.registry import as_list, listed
@@ -68,7 +68,7 @@ from faithscope.runs.scheduler import (
 from faithscope.runs.stages import KEEP_EVERY
 from faithscope.runs.store import Store, begun_plan, check_folder
 from faithscope.verdicts.compare import compare_findings
-from faithscope.verdicts.sentences import left_out
+from faithscope.verdicts.sentences import left_out, overflow_note
 
 if TYPE_CHECKING:
     from faithscope.runs.ray import Crew
@@ -117,6 +117,7 @@ def explain(
     side: Literal["both", "first", "second"] = ...,
     seed: int = ...,
     output: Literal["auto", "softmax", "sigmoid"] = ...,
+    explain_precision: str = ...,
     strict: bool = ...,
     progress: Report | bool | None = ...,
 ) -> dict[str, Tensor]: ...
@@ -132,6 +133,7 @@ def explain(
     side: Literal["both", "first", "second"] = ...,
     seed: int = ...,
     output: Literal["auto", "softmax", "sigmoid"] = ...,
+    explain_precision: str = ...,
     strict: bool = ...,
     progress: Report | bool | None = ...,
 ) -> Tensor: ...
@@ -147,6 +149,7 @@ def explain(
     side: Literal["both", "first", "second"] = ...,
     seed: int = ...,
     output: Literal["auto", "softmax", "sigmoid"] = ...,
+    explain_precision: str = ...,
     strict: bool = ...,
     progress: Report | bool | None = ...,
 ) -> dict[str, Tensor]: ...
@@ -162,6 +165,7 @@ def explain(
     side: Literal["both", "first", "second"] = "both",
     seed: int = 0,
     output: Literal["auto", "softmax", "sigmoid"] = "auto",
+    explain_precision: str = "auto",
     strict: bool = False,
     progress: Report | bool | None = None,
 ) -> Any:
@@ -183,6 +187,7 @@ def explain(
         seed: of random methods.
         output: how logits become probabilities; "sigmoid" for a module with one logit, of which
             target 1 explains z and target 0 explains -z.
+        explain_precision: of the passes that maps are made from, as in `evaluate`.
         strict: stop with an error where a method would be left out.
         progress: None draws a bar where somebody is watching, of many images; False is silent; a
             function is called with how many are explained.
@@ -193,11 +198,12 @@ def explain(
     """
     model = as_model(model)
     shown_as = {"units": units, "side": side, "upsample": upsample, "output": output}
-    options = {"model": model.name, "data": "given", "seed": seed, "strict": strict, **shown_as}
+    about = {"model": model.name, "data": "given", "seed": seed, "strict": strict}
+    options = {**about, "explain_precision": explain_precision, **shown_as}
     request = for_modality(check_request(Perturb, options), model)
     model = with_units(model.with_output(request.output), request)
     say_what_the_cpu_does(model.device)
-    chosen = as_read_by(model, resolve_methods(methods, model.modality))
+    chosen = made_in(request, model, resolve_methods(methods, model.modality))
     held = load_data(data, model)
     if isinstance(target, str) and model.classes:
         target = class_by_name(target, model)
@@ -298,6 +304,7 @@ def evaluate(
     random_draws: int = 3,
     seed: int = 0,
     precision: str = "auto",
+    explain_precision: str = "auto",
     tolerance: float | None = None,
     batch_size: int | str = "auto",
     limit: int | None = None,
@@ -349,6 +356,8 @@ def evaluate(
         random_draws: draws of random attribution, averaged per sample; 0 leaves it out.
         seed: of everything random.
         precision: of the perturbed passes: auto, fp64, fp32, tf32, fp16, bf16.
+        explain_precision: of the passes that maps are made from; "auto" is half precision for
+            integrated gradients on a CUDA GPU, else the model's own type (LRP in float64).
         tolerance: visit images in random order, and stop when every mean is known to within it.
         batch_size: inputs per model call; "auto" chooses once.
         limit: use only so many images or texts, spread evenly.
@@ -796,7 +805,7 @@ def _explained(
     """The maps of a batch by each method, and how many images fitted into memory together."""
     pairs = [(method, 0) for method in methods]
     try:
-        maps, size, _ = explain_images(
+        made = explain_images(
             model, images, goal, pairs, keys=batch.keys, seed=seed, batch_size=size
         )
     except FaithscopeError:
@@ -808,7 +817,9 @@ def _explained(
             f"{labels}: these {model.modality}s cannot be explained ({said(error)}): choose other "
             "methods, or fs.evaluate, which leaves out what fails."
         ) from error
-    return maps, size
+    for label, count in Counter(label for _, label in made.overflowed).items():
+        warn(overflow_note(label, count, model.modality))
+    return made.maps, made.batch_size
 
 
 def _check_targets(goals: Tensor | None, count: int) -> None:

@@ -65,6 +65,7 @@ OTHERS = {
     "random_draws": 1,
     "seed": 7,
     "precision": "fp32",
+    "explain_precision": "bf16",
     "tolerance": 0.5,
     "batch_size": 5,
     "pictures": 2,

@@ -167,7 +167,8 @@ def check_reading(model: TextModel, texts: TokenInputs, logits: Tensor | None = 
         return
     some = texts[tried]
     with torch.no_grad():
-        found = model.read(some, model.embed(some)) if logits is None else logits[tried]
+        words = model.embed(some).to(model.dtype)
+        found = model.read(some, words) if logits is None else logits[tried]
         off = deviation(found, model.logits(some))
     if not off <= tolerance(found.dtype):
         what = f"it reads word embeddings otherwise than tokens (off by {off:.1e})"

@@ -37,6 +37,7 @@ from faithscope.verdicts.sentences import (
     failed_line,
     metric_verdicts,
     percent,
+    precision_notes,
     test_score,
 )
 
@@ -241,6 +242,7 @@ def gallery(found: Findings, most_bytes: int) -> Section:
             f"The first {held.kept:,} of {found.samples.num_rows:,} {word}s were kept to be looked "
             "at."
         )
+    notes += precision_notes(found)
     return Section(title, " ".join(notes), gallery=held)
 
 

@@ -118,6 +118,8 @@ class Spent:
     explanation_passes: int
     explaining: float
     halvings: int
+    overflowed: Sequence[tuple[str, str]] = ()
+    """Samples and methods whose gradients overflowed in half precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +186,7 @@ def ask_shard(
         explained.explanation_passes,
         explained.explaining,
         explained.halvings + responder.halvings,
+        explained.overflowed,
     )
     return Answers(
         batch,
@@ -338,9 +341,10 @@ def _explain(
 ) -> tuple[list[Tensor], Spent]:
     """Run the methods in batches that fit in memory, and note what that took."""
     counter, started = PassCounter(), _clock(images.device)
+    overflowed: list[tuple[str, str]] = []
 
     def explained(places: slice, pairs: list[tuple[Method, int]]) -> tuple[list[Tensor], int]:
-        maps, _, halvings = explain_images(
+        made = explain_images(
             setup.model,
             images[places],
             target[places],
@@ -349,7 +353,9 @@ def _explain(
             seed=setup.request.seed,
             batch_size=setup.explain_batch_size,
         )
-        return maps, halvings
+        samples = batch.samples[places]
+        overflowed.extend((samples[place], label) for place, label in made.overflowed)
+        return made.maps, made.halvings
 
     halvings = 0
     with counter.watch(setup.model.module):
@@ -369,7 +375,8 @@ def _explain(
             maps = [_stacked(column, images) for column in zip(*singly, strict=True)]
             if not failures:
                 warn_of_moods("methods", whole)
-    return maps, Spent(0, counter.count, _clock(images.device) - started, halvings)
+    seconds = _clock(images.device) - started
+    return maps, Spent(0, counter.count, seconds, halvings, overflowed)
 
 
 def _tried(call: Callable[[], T]) -> T | Exception:

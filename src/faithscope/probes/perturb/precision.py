@@ -13,18 +13,9 @@ from torch import Tensor, nn
 from faithscope.errors import FaithscopeError, choose
 from faithscope.methods.layout import Inputs
 from faithscope.models import Model
-from faithscope.models.device import has_float64, without_autocast
+from faithscope.models.device import without_autocast
+from faithscope.models.formats import FORMATS, check_format, format_of, kernels
 from faithscope.models.model import log_probabilities
-
-PRECISIONS = ("auto", "fp64", "fp32", "tf32", "fp16", "bf16")
-_DTYPES = {
-    "fp64": torch.float64,
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
-_NAMES = {dtype: name for name, dtype in reversed(_DTYPES.items())}
 
 TRUST = 0.02
 """Largest difference of a log-probability between fp16 and fp32 that "auto" accepts."""
@@ -54,18 +45,12 @@ class Forward:
     @contextmanager
     def mode(self) -> Iterator[None]:
         """Inference mode with the float32 kernels this precision asks for, restored afterwards."""
-        matmul = torch.get_float32_matmul_precision()
-        convolution = torch.backends.cudnn.allow_tf32
-        try:
-            if self.precision in ("fp32", "tf32"):
-                fast = self.precision == "tf32"
-                torch.set_float32_matmul_precision("high" if fast else "highest")
-                torch.backends.cudnn.allow_tf32 = fast
-            with torch.inference_mode(), without_autocast(self.device_type):
-                yield
-        finally:
-            torch.set_float32_matmul_precision(matmul)
-            torch.backends.cudnn.allow_tf32 = convolution
+        with (
+            kernels(self.precision),
+            torch.inference_mode(),
+            without_autocast(self.device_type),
+        ):
+            yield
 
 
 def prepare_forward(model: Model, precision: str, sample: Inputs | None = None) -> Forward:
@@ -76,10 +61,10 @@ def prepare_forward(model: Model, precision: str, sample: Inputs | None = None) 
     finite and within `TRUST` of fp32, fp16 is used, else tf32. The deviation found is kept for the
     protocol.
     """
-    choose("precision", precision, PRECISIONS)
+    choose("precision", precision, ("auto", *FORMATS))
     if precision != "auto":
         return _forward(model, precision)
-    own = _NAMES.get(model.dtype, "fp32")
+    own = format_of(model.dtype)
     if model.device.type != "cuda" or own != "fp32" or sample is None:
         return _forward(model, own)
     exact, fast = _forward(model, "fp32"), _forward(model, "fp16")
@@ -90,19 +75,13 @@ def prepare_forward(model: Model, precision: str, sample: Inputs | None = None) 
 
 def exact_forward(model: Model) -> Forward:
     """The model in its own type, or in fp32 if that is coarser."""
-    own = _NAMES.get(model.dtype, "fp32")
+    own = format_of(model.dtype)
     return _forward(model, own if own == "fp64" else "fp32")
 
 
 def _forward(model: Model, precision: str) -> Forward:
-    if precision == "tf32" and model.device.type != "cuda":
-        raise FaithscopeError("Precision 'tf32' needs a CUDA GPU: use 'fp32' or 'auto' here.")
-    if precision == "fp64" and not has_float64(model.device):
-        raise FaithscopeError(
-            f"The device '{model.device.type}' has no float64: use precision='auto' here, or "
-            "device='cpu'."
-        )
-    dtype = _DTYPES[precision]
+    check_format(precision, model.device)
+    dtype = FORMATS[precision]
     if dtype == model.dtype:
         kind = model.device.type
         return Forward(precision, dtype, model.module, model.logits, kind, model.output)

@@ -136,7 +136,7 @@ class PerturbProbe:
         model = _model(request, given)
         request = with_target(for_modality(request, model), model)
         model = with_units(model, request)
-        methods = as_read_by(model, chosen_methods(request, given, model.modality))
+        methods = made_in(request, model, chosen_methods(request, given, model.modality))
         data = _data(request, given, model)
         target = _target(request, given, len(data), model.modality)
         if isinstance(data, IndexedImages):
@@ -182,6 +182,7 @@ class PerturbProbe:
                 "metrics": tuple(metric.label for metric in metrics),
                 "output": model.output,
                 "precision": forward.precision,
+                "explain_precision": _one_format(chosen.columns),
                 "batch_size": size,
             }
         )
@@ -225,6 +226,12 @@ class PerturbProbe:
         if request.precision == "auto" and before.precision != setup.forward.precision:
             changes["precision"] = before.precision
             setup = replace(setup, forward=prepare_forward(setup.model, before.precision))
+        if request.explain_precision == "auto":
+            formats = {card.label: card.precision for card in there.methods}
+            columns = [_in_format(column, formats) for column in setup.columns]
+            setup = replace(setup, columns=columns)
+            plan = plan.model_copy(update={"methods": _method_cards(columns)})
+            changes["explain_precision"] = _one_format(columns)
         if request.batch_size == "auto":
             changes["batch_size"] = before.batch_size
             setup = replace(setup, batch_size=int(before.batch_size))
@@ -281,7 +288,11 @@ class PerturbProbe:
             machine=machine_of(plan, tasks),
             versions=joined_versions(row["versions"] for row in tasks),
             stopping=None if rule is None else rule.summary(),
-            doubts=(*known.doubts, *_doubts(failed, tables["scores"], count)),
+            doubts=(
+                *known.doubts,
+                *_doubts(failed, tables["scores"], count),
+                *_overflowed(answers.parts("overflows")),
+            ),
             inputs=answers.inputs,
         )
         return Run(manifest, tables)
@@ -379,6 +390,26 @@ def for_modality(request: Perturb, model: Model) -> Perturb:
     if not of_texts:
         check_fill(request)
     return request
+
+
+def made_in(request: Perturb, model: Model, methods: Sequence[Method]) -> list[Method]:
+    """The methods as the model is read, in the format that was asked for."""
+    return [
+        method.made_in(request.explain_precision, model) for method in as_read_by(model, methods)
+    ]
+
+
+def _one_format(columns: Sequence[Column]) -> str:
+    """What all maps are made in that are not made in the model's own type; "auto" if all are."""
+    made = (column.method.precision for column in columns if column.method)
+    return next(filter(None, made), "auto")
+
+
+def _in_format(column: Column, formats: Mapping[str, str]) -> Column:
+    """The same, in the format that a plan chose for its method."""
+    if column.method is None or column.label not in formats:
+        return column
+    return replace(column, method=replace(column.method, precision=formats[column.label]))
 
 
 def with_target(request: Perturb, model: Model) -> Perturb:
@@ -738,6 +769,13 @@ def _doubts(failed: Sequence[Failed], scores: Rows, samples: int) -> tuple[Doubt
         Doubt(kind="undefined", names=missed[:3], count=len(missed), total=samples),
     )
     return tuple(doubt for doubt in doubts if doubt.count)
+
+
+def _overflowed(parts: Iterable[pa.Table]) -> Iterator[Doubt]:
+    """Methods whose gradients overflowed in half precision, and on how many samples."""
+    found = Counter(name for part in parts for name in part["method"].to_pylist())
+    for name, samples in found.items():
+        yield Doubt(kind="overflowed", method=name, count=samples)
 
 
 def _fingerprint(samples: Rows) -> str:

@@ -28,6 +28,7 @@ from faithscope.probes.perturb.failures import (
 from faithscope.probes.perturb.rows import (
     failure_table,
     join_shards,
+    overflow_table,
     shard_tables,
     skipped_table,
 )
@@ -136,6 +137,8 @@ class PerturbWorker:
         tables = {"skipped": skipped_table(computed.skipped)} if computed.skipped else {}
         if computed.failures:
             tables["failures"] = failure_table(computed.failures)
+        if overflowed := [pair for held in answers for pair in held.spent.overflowed]:
+            tables["overflows"] = overflow_table(overflowed)
         if answers:
             tables |= join_shards(
                 [shard_tables(self.setup, self.data.name, held) for held in answers]
