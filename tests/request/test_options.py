@@ -67,6 +67,7 @@ OTHERS = {
     "precision": "fp32",
     "tolerance": 0.5,
     "batch_size": 5,
+    "compile": True,
     "pictures": 2,
     "checkpoint": "weights.safetensors",
     "pretrained": False,
