@@ -314,6 +314,18 @@ def test_a_model_that_is_compiled_again_and_again_is_refused(compiler, monkeypat
     assert len(compiler.programs) == 5
 
 
+class Uncopied(nn.Sequential):
+    """Holds something of which there is only one."""
+
+    def __deepcopy__(self, memo):
+        raise AttributeError("there is only one")
+
+
+def test_a_model_that_cannot_be_copied_is_refused():
+    with refused("cannot be copied, which compile needs (AttributeError: there is only one)"):
+        score_maps(Uncopied(toy()), randn(3, 3, 10, 10), eleven_maps(3, 10, 10), compile=True)
+
+
 def test_what_has_many_sizes_is_refused():
     with refused("compile makes a program for inputs of one size", "fill='drop'"):
         fs.evaluate("bundled:cifar10_vit", "nowhere", fill="drop", units="patches", compile=True)
@@ -425,10 +437,12 @@ def test_a_command_compiles(compiler, tmp_path):
     command = (*command, "--random-draws", 0, "--batch-size", 8)
     run(*command, "--compile", "--out", tmp_path / "fast", "--report", tmp_path / "page.html")
     assert compiler.programs == [8] and {*compiler.batches} == {8}
-    assert "<dt>compile</dt><dd>" in (tmp_path / "page.html").read_text("utf-8").replace("\n", "")
-    run(*command, "--out", tmp_path / "slow")
+    run(*command, "--out", tmp_path / "slow", "--report", tmp_path / "plain.html")
+    pages = [(tmp_path / name).read_text("utf-8") for name in ("page.html", "plain.html")]
+    assert ["<dt>compile</dt>" in page for page in pages] == [True, False]
     results = [fs.load_result(tmp_path / name) for name in ("fast", "slow")]
     np.testing.assert_allclose(*map(score_cube, results), rtol=0, atol=1e-4)
+    assert len(fs.compare(*results).rows) > 0
     assert "--compile makes a program" in fails(
         *command, "--compile", "--fill", "drop", "--units", "patches"
     )

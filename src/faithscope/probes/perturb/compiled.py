@@ -98,7 +98,7 @@ def compiled(model: Model, module: nn.Module) -> Compiled:
         tensors[id(held)] = nn.Parameter(held.detach(), requires_grad=False)
     try:
         shared = copy.deepcopy(module, tensors).eval()
-    except (RuntimeError, TypeError) as error:
+    except Exception as error:  # of somebody's own module
         raise FaithscopeError(
             f"{model.name} cannot be copied, which compile needs ({said(error)}): leave it out."
         ) from error
