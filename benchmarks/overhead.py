@@ -2,11 +2,13 @@
 
 Maps are given, so that only ranking, perturbing, running and scoring are timed. Both sides are
 measured in turn, in one process, on the same machine; the ratio is of their medians. Texts have the
-lengths of SST's test sentences, and bare forwards of texts run those of one length together.
+lengths of SST's test sentences, and bare forwards of texts run those of one length together. With
+`--compile`, `evaluate` runs the compiled model, and compiled bare forwards stand beside the others.
 
     python benchmarks/overhead.py                                  # vit_tiny, CPU, 1 thread
     python benchmarks/overhead.py --model bundled:cifar10_vit --images 8 --cpu-time
     python benchmarks/overhead.py --model vit_base_patch16_224 --device cuda --images 256
+    python benchmarks/overhead.py --model vit_base_patch16_224 --device cuda --images 256 --compile
     python benchmarks/overhead.py --texts 8                        # of MiniLM's size, CPU, 1 thread
     python benchmarks/overhead.py --texts 20000 --device cuda --maps 3
 """
@@ -56,6 +58,7 @@ def main() -> None:
     parser.add_argument("--fill", default="auto")
     parser.add_argument("--patch-maps", action="store_true", help="maps that hide whole regions")
     parser.add_argument("--bare-batch", type=int, help="of bare forwards; by default the same")
+    parser.add_argument("--compile", action="store_true", help="evaluate(…, compile=True)")
     parser.add_argument("--cpu-time", action="store_true", help="of a machine that others use, too")
     options = parser.parse_args()
     if options.threads or options.device == "cpu":
@@ -70,9 +73,12 @@ def main() -> None:
             random_draws=0,
             fill=options.fill,
             precision=options.precision,
+            compile=options.compile,
         )
 
+    began = time.perf_counter()
     manifest = evaluate().manifest
+    first = time.perf_counter() - began
     request = manifest.plan.request
     passes, batch, precision = (
         manifest.cost.response_passes,
@@ -80,21 +86,28 @@ def main() -> None:
         request.precision,
     )
     given = calls(model, data, options.maps, passes, options.bare_batch or batch)
-    bare = bare_forwards(model, given, precision)
-    bare()
-    print(f"{model.name}, {passes} passes, batch {batch}, {precision}", flush=True)
+    sides: dict[str, Callable[[], object]] = {"bare": bare_forwards(model, given, precision)}
+    if options.compile:
+        full = given[:1] * -(-passes // (options.bare_batch or batch))
+        sides["bare_compiled"] = bare_forwards(model, full, precision, compiled=True)
+    for call in sides.values():
+        call()
+    sides["evaluate"] = evaluate
+    print(
+        f"{model.name}, {passes} passes, batch {batch}, {precision}; first evaluate {first:.1f} s"
+    )
     clock = time.process_time if options.cpu_time else time.perf_counter
-    ours, theirs = [], []
+    took: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(options.rounds):
-        theirs.append(seconds(bare, clock))
-        ours.append(seconds(evaluate, clock))
-        print(
-            f"round {number + 1}: bare {passes / theirs[-1]:,.1f}/s, "
-            f"evaluate {passes / ours[-1]:,.1f}/s",
-            flush=True,
-        )
-    slow, fast = statistics.median(ours), statistics.median(theirs)
-    print(f"evaluate / bare: {slow / fast:.3f} (rate {fast / slow:.1%} of bare forwards)")
+        for name, call in sides.items():
+            took[name].append(seconds(call, clock))
+        rates = (f"{name} {passes / held[-1]:,.1f}/s" for name, held in took.items())
+        print(f"round {number + 1}: {', '.join(rates)}", flush=True)
+    middle = {name: statistics.median(held) for name, held in took.items()}
+    slow = middle["evaluate"]
+    for name in [*sides][:-1]:
+        share = f"rate {middle[name] / slow:.1%} of {name} forwards"
+        print(f"evaluate / {name}: {slow / middle[name]:.3f} ({share})")
     device = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
     print(
         json.dumps(
@@ -104,9 +117,8 @@ def main() -> None:
                 "passes": passes,
                 "batch": batch,
                 "precision": precision,
-                "ratio": round(slow / fast, 4),
-                "evaluate_per_second": round(passes / slow, 1),
-                "bare_per_second": round(passes / fast, 1),
+                "ratio": round(slow / middle["bare"], 4),
+                **{f"{name}_per_second": round(passes / held, 1) for name, held in middle.items()},
                 "machine": device,
                 "torch": torch.__version__,
             }
@@ -185,11 +197,12 @@ def batches(count: int, most: int) -> list[int]:
 
 
 def bare_forwards(
-    model: Model, given: list[dict[str, Tensor]], precision: str
+    model: Model, given: list[dict[str, Tensor]], precision: str, *, compiled: bool = False
 ) -> Callable[[], None]:
     """The same number of forwards, same batch size and precision, nothing else."""
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp64": torch.float64}.get(precision)
     runner = model.module if dtype is None else copy.deepcopy(model.module).to(dtype)
+    runner = torch.compile(runner, dynamic=False) if compiled else runner
     device = model.device
 
     def placed(part: Tensor) -> Tensor:

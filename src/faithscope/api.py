@@ -307,6 +307,7 @@ def evaluate(
     explain_precision: str = "auto",
     tolerance: float | None = None,
     batch_size: int | str = "auto",
+    compile: bool = False,
     limit: int | None = None,
     checkpoint: str | Path | None = None,
     pretrained: bool = True,
@@ -360,6 +361,8 @@ def evaluate(
             integrated gradients on a CUDA GPU, else the model's own type (LRP in float64).
         tolerance: visit images in random order, and stop when every mean is known to within it.
         batch_size: inputs per model call; "auto" chooses once.
+        compile: run perturbed images by a program that torch.compile makes of the model, which
+            takes up to some minutes: for many images on a GPU. Not for texts or fill="drop".
         limit: use only so many images or texts, spread evenly.
         checkpoint: local weights of a model by name.
         pretrained: fetch the library's own weights of a model by name.
@@ -611,7 +614,11 @@ class Prepared:
             if state is None or not isinstance(tasks, list):
                 unit, per = self.probe.unit, self.executor.measure()
                 cost = {unit: self.planned.expected}
-                return Forecast(cost, self.planned.expected * per.get(unit, 0.0), 1)
+                seconds, compiling = (
+                    self.planned.expected * per.get(unit, 0.0),
+                    per.get("compiling"),
+                )
+                return Forecast(cost, seconds, 1, compiling=compiling or 0.0)
             return forecast(state, tasks, self.executor.measure, self.executor.workers)
 
     def run(self, progress: Report | bool | None = None) -> Result:

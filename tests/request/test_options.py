@@ -68,6 +68,7 @@ OTHERS = {
     "explain_precision": "bf16",
     "tolerance": 0.5,
     "batch_size": 5,
+    "compile": True,
     "pictures": 2,
     "checkpoint": "weights.safetensors",
     "pretrained": False,

@@ -347,6 +347,16 @@ class Perturb(Request):
         Positive | Literal["auto"],
         Option("Inputs per model call.", "'auto' or at least 1", metavar="N|auto", role="plan"),
     ] = "auto"
+    compile: Annotated[
+        bool,
+        Option(
+            "Run perturbed images by a program that torch.compile makes of the model; for many "
+            "images on a GPU.",
+            TRUE_OR_FALSE,
+            role="plan",
+            modality="image",
+        ),
+    ] = False
     pictures: Annotated[
         Whole,
         Option(

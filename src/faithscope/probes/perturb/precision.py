@@ -16,6 +16,7 @@ from faithscope.models import Model
 from faithscope.models.device import without_autocast
 from faithscope.models.formats import FORMATS, check_format, format_of, kernels
 from faithscope.models.model import log_probabilities
+from faithscope.probes.perturb.compiled import Compiled, compiled
 
 TRUST = 0.02
 """Largest difference of a log-probability between fp16 and fp32 that "auto" accepts."""
@@ -34,12 +35,21 @@ class Forward:
     output: str = "softmax"
     deviation: float | None = None
 
-    def answer(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    @property
+    def program(self) -> Compiled | None:
+        """What runs the module if it is compiled."""
+        return self.logits if isinstance(self.logits, Compiled) else None
+
+    def answer(self, inputs: Inputs, rows: int = 0) -> tuple[Tensor, Tensor]:
         """Log-probability of every class [B, classes], and the predicted class [B].
 
-        The class is that of the highest logit: sigmoids of high logits are all 1.
+        The class is that of the highest logit: sigmoids of high logits are all 1. A program is made
+        for batches of one size: fewer inputs than `rows` are filled up by repeating the last.
         """
-        logits = self.logits(inputs)
+        count = len(inputs)
+        if self.program is not None and count < rows:
+            inputs = inputs[torch.arange(rows, device=inputs.device).clamp_max(count - 1)]
+        logits = self.logits(inputs)[:count]
         return log_probabilities(logits, self.output), logits.argmax(-1)
 
     @contextmanager
@@ -71,6 +81,11 @@ def prepare_forward(model: Model, precision: str, sample: Inputs | None = None) 
     deviation = _deviation(exact, fast, sample.to(model.device))
     chosen = fast if deviation <= TRUST else _forward(model, "tf32")
     return replace(chosen, deviation=deviation)
+
+
+def compiled_forward(model: Model, forward: Forward) -> Forward:
+    """The same, run by a program that torch.compile makes of the module."""
+    return replace(forward, logits=compiled(model, forward.module))
 
 
 def exact_forward(model: Model) -> Forward:

@@ -43,9 +43,14 @@ from faithscope.probes.perturb.columns import choose_columns, matched_label
 from faithscope.probes.perturb.failures import FAILED, refuse_fatal, those_that_run
 from faithscope.probes.perturb.maps import digests, fit_maps, open_maps
 from faithscope.probes.perturb.plan import check_resolution, passes_per_image
-from faithscope.probes.perturb.precision import Forward, exact_forward, prepare_forward
+from faithscope.probes.perturb.precision import (
+    Forward,
+    compiled_forward,
+    exact_forward,
+    prepare_forward,
+)
 from faithscope.probes.perturb.rescore import rescore
-from faithscope.probes.perturb.respond import check_classes, choose_batch_size
+from faithscope.probes.perturb.respond import check_classes, choose_batch_size, economical
 from faithscope.probes.perturb.score import REFILLED
 from faithscope.probes.perturb.stopping import Tolerance
 from faithscope.probes.perturb.worker import PerturbWorker
@@ -80,7 +85,11 @@ SHARD = 64
 """Images that are planned together."""
 OF_A_NAME = ("checkpoint", "pretrained", "device", "trust_remote_code")
 """Options that say how a model is got by its name."""
-OF_ONE = {"side": ("text", "pairs of texts"), "upsample": ("image", "maps of images")}
+OF_ONE = {
+    "side": ("text", "pairs of texts"),
+    "upsample": ("image", "maps of images"),
+    "compile": ("image", "models of images"),
+}
 """Options that only images or only texts have."""
 TABLES = ("scores", "responses", "maps", "spans", "samples", "pictures", "tasks")
 """What a run leaves behind."""
@@ -160,7 +169,12 @@ class PerturbProbe:
         most = _most_units(model, data, n, request.units)
         check_resolution(metrics, k, most, request.units)
         say_what_the_cpu_does(model.device)
+        shard = max(1, min(SHARD, (1 << 27) // (len(chosen.columns) * n)))
+        per_image = passes_per_image(metrics, most, len(chosen.columns), k=k)
         forward, size = _tried_out(model, request, placed(images, model.device))
+        if request.compile and request.batch_size == "auto":
+            together = min(shard, len(data) or shard)
+            size = economical(size, together, together * (per_image - 1))
         setup = Setup(
             request=request,
             k=k,
@@ -199,9 +213,8 @@ class PerturbProbe:
                 **{f"method {own.label}": own.fingerprint for own in methods if own.fingerprint},
             },
             threads=threads_for(model.device),
-            shard=max(1, min(SHARD, (1 << 27) // (len(chosen.columns) * n))),
+            shard=shard,
         )
-        per_image = passes_per_image(metrics, most, len(chosen.columns), k=k)
         tasks = _tasks(data, plan.shard, per_image)
         worker = first.worker(setup, data, request.pictures, tasks, plan.shard)
         expected = max(len(data), sum(len(batch.images) for batch in first.batches))
@@ -225,7 +238,8 @@ class PerturbProbe:
         setup, changes = worker.setup, dict[str, Any]()
         if request.precision == "auto" and before.precision != setup.forward.precision:
             changes["precision"] = before.precision
-            setup = replace(setup, forward=prepare_forward(setup.model, before.precision))
+            chosen = prepare_forward(setup.model, before.precision)
+            setup = replace(setup, forward=_as_asked(setup.model, request, chosen))
         if request.explain_precision == "auto":
             formats = {card.label: card.precision for card in there.methods}
             columns = [_in_format(column, formats) for column in setup.columns]
@@ -307,8 +321,15 @@ class PerturbProbe:
 
 
 def check_fill(request: Perturb) -> None:
-    """Refuse to drop pixels: a sequence is made of patches."""
-    if request.fill in FILLS and FILLS[request.fill].drops and request.units == "pixels":
+    """Refuse to drop pixels, for a sequence is made of patches, and to compile for every length."""
+    if request.fill not in FILLS or not FILLS[request.fill].drops:
+        return
+    if request.compile:
+        raise FaithscopeError(
+            f"compile makes a program for inputs of one size, and fill='{request.fill}' runs "
+            "sequences of many lengths: leave compile out, or choose another fill."
+        )
+    if request.units == "pixels":
         raise FaithscopeError(
             f"fill='{request.fill}' takes whole patches out of the model's sequence: ask for "
             "units='patches', or choose another fill."
@@ -520,9 +541,13 @@ def _tried_out(model: Model, request: Perturb, images: Inputs) -> tuple[Forward,
         forward = prepare_forward(model, request.precision, example[:32])
         numbers, size = model.numbers(example), request.batch_size
         chosen = choose_batch_size(forward, example, numbers) if size == "auto" else int(size)
-        return forward, chosen
+        return _as_asked(model, request, forward), chosen
 
     return _on_some(model, images, choose)
+
+
+def _as_asked(model: Model, request: Perturb, forward: Forward) -> Forward:
+    return compiled_forward(model, forward) if request.compile else forward
 
 
 def _dropping(model: Model, request: Perturb, images: Any) -> Dropping | None:
