@@ -8,6 +8,8 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -105,6 +107,24 @@ def test_pairs_come_by_the_usual_columns(tmp_path):
     assert [item.texts for item in loaded(PAIRS).items] == [*PAIRS]
 
 
+TABLES: dict[str, Any] = {
+    "pandas": lambda columns: pd.DataFrame(columns, index=[7, 7, 8]),
+    "arrow": pa.table,
+    "polars": lambda columns: pytest.importorskip("polars").DataFrame(columns),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_is_read_row_by_row_not_column_by_column(kind):
+    texts, labels = ["a good film", None, "bad"], ["good", "bad", "bad"]
+    data = loaded(TABLES[kind]({"sentence": texts, "label": labels, "id": [5, 6, 7]}), LABELLED)
+    assert [item.text for item in data.items] == ["a good film", "", "bad"]
+    assert data.labels is not None and data.labels.tolist() == [2, 0, 0]
+    assert data.sample_names == ["5", "6", "7"]
+    with refused("no text in a column", "columns body"):
+        loaded(TABLES[kind]({"body": texts}))
+
+
 def test_a_limit_takes_texts_from_all_over_and_keeps_their_names():
     held = loaded(TEXTS, limit=2)
     assert [TEXTS[int(name)] for name in held.sample_names] == [item.text for item in held.items]
@@ -192,6 +212,10 @@ def test_what_is_no_text_is_refused(data):
         ({"input_ids": [[0, 5, 2, 1]]}, ["attention_mask"]),
         ({"input_ids": [[0, 5, 2]], "attention_mask": [[1, 1]]}, ["one shape"]),
         ({"input_ids": [[5] * 65]}, ["65 tokens", "reads 64"]),
+        ({"input_ids": torch.ones(0, 5, dtype=torch.int64)}, ["no texts"]),
+        ({"input_ids": torch.ones(2, 0, dtype=torch.int64)}, ["None of the 2", "has no tokens"]),
+        ({"input_ids": torch.tensor(1)}, ["attention_mask"]),
+        (pd.DataFrame({"text": ["bad", 5]}), ["this table cannot be read", "a list of dicts"]),
     ],
 )
 def test_texts_that_cannot_be_used_are_refused(data, words):
