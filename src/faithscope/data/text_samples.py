@@ -474,8 +474,8 @@ def _rows(values: Any, model: TextModel) -> list[list[int]]:
         parts = [_numbers(row, model) for row in values]
         if all(part.ndim == 1 for part in parts):
             return [part.tolist() for part in parts]
-    rows: list[list[int]] = torch.atleast_2d(_numbers(values, model)).tolist()
-    return rows
+    numbers = _numbers(values, model)
+    return (numbers if numbers.ndim == 2 else numbers.reshape(1, -1)).tolist()
 
 
 def _numbers(values: Any, model: TextModel) -> Tensor:
