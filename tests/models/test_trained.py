@@ -320,6 +320,10 @@ def test_runs_that_hold_no_such_model(single: tuple[str, str], tmp_path: Path) -
         fs.load_model(f"run:{tmp_path / 'study'}")
     one, two = (tmp_path / "study" / copy for copy in ("one", "two"))
     assert fs.load_model(f"run:{one}").fingerprint == fs.load_model(name).fingerprint
+    bracketed = (tmp_path / "one").with_name("rüns (1)")
+    (tmp_path / "study" / "one").rename(bracketed)
+    for way in (f"run:{bracketed}", f"run:{bracketed}(seed=0)"):
+        assert fs.load_model(way).name == way
     held = target / file.name
     content = bytearray(held.read_bytes())
     content[-1] ^= 1

@@ -32,7 +32,6 @@ from faithscope.data.labels import (
 )
 from faithscope.data.own_texts import KINDS, SECOND_TEXT, read_table
 from faithscope.data.sources import SOURCES as IMAGES
-from faithscope.data.sources import split_options
 from faithscope.data.tensors import as_tensor
 from faithscope.data.text import TextData, Texts, Words
 from faithscope.data.text_files import kind_of
@@ -52,7 +51,7 @@ from faithscope.models.bilstm_text import BiLSTMText
 from faithscope.models.text_model import Encoded, batch_of
 from faithscope.models.tokens import NO_UNIT
 from faithscope.registry import check_options, listed
-from faithscope.request import existing_path
+from faithscope.request import existing_path, split_options
 
 LABEL_KEYS = ("label", "labels")
 USUAL: Mapping[str, Sequence[str]] = {
