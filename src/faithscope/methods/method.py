@@ -404,13 +404,17 @@ def has_method(modality: str, spec: str) -> bool:
 
 
 def _check_modality(name: str, modality: str) -> None:
-    """Refuse a method that another modality has, and this one has not."""
+    """Refuse a method, or options of it, that another modality has and this one has not."""
     others = [other for other in MODALITIES if has_method(other, name)]
-    if others and modality not in others:
-        raise FaithscopeError(
-            f"The method '{name}' is for {others[0]}s, and the model reads {modality}s: choose "
-            f"{', '.join(METHODS.of(modality))}, or a function of your own."
-        )
+    if not others or modality in others:
+        return
+    known, (plain, options) = METHODS.of(modality), parse_spec(name, partial(_texts, others[0]))
+    foreign = options.keys() - known[plain].defaults.keys() if plain in known else ()
+    advice = f"choose {', '.join(known)}, or a function of your own"
+    raise FaithscopeError(
+        f"The method '{name}' is for {others[0]}s, and the model reads {modality}s: "
+        f"{'leave out ' + ', '.join(sorted(foreign)) if foreign else advice}."
+    )
 
 
 def _for(made: Method, modality: str) -> Method:
