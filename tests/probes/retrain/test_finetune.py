@@ -159,7 +159,7 @@ class TestResume:
         monkeypatch.setattr(
             "faithscope.probes.retrain.finetune.selection_score", lambda *_: next(scores)
         )
-        assert train(learner, data).members[0].best_epoch == 2
+        assert train(learner, data).finish()[0].epoch == 2
 
     def test_seeds_differ_and_repeat(self, small):
         learner, data = small
