@@ -221,9 +221,9 @@ def test_a_model_that_reads_embeddings_otherwise_is_not_explained():
 
 
 def test_a_method_of_images_is_said_to_be_that():
-    with pytest.raises(FaithscopeError, match="is for images, .* choose attcat, .* of your own"):
+    with pytest.raises(FaithscopeError, match=r"is for images, .* choose attcat, .* of your own"):
         fs.explain(classifier("Bert"), SINGLE, "random_patch")
-    with pytest.raises(FaithscopeError, match="is for images, .*: leave out layer"):
+    with pytest.raises(FaithscopeError, match=r"is for images, .*: leave out layer"):
         fs.explain(classifier("Bert"), SINGLE, "grad_cam(layer=classifier)")
 
 
