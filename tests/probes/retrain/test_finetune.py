@@ -13,7 +13,7 @@ from faithscope import FaithscopeError
 from faithscope.models.text_classifier import within
 from faithscope.probes.retrain.finetune import (
     FinetuneLearner,
-    _adam,
+    make_optimizer,
     finetune_recipe,
     warm_up_and_decay,
 )
@@ -293,7 +293,7 @@ class TestRecipe:
 
     def test_biases_and_normalisations_do_not_decay(self, name):
         module = learner_of(name, task(8)).checkpoint.build(0)
-        optimizer = _adam(module, RECIPE)
+        optimizer = make_optimizer(module, RECIPE)
         decays = {
             id(p): group["weight_decay"]
             for group in optimizer.param_groups

@@ -230,7 +230,7 @@ class Bench:
     def __init__(self, model: TextClassifier, recipe: Recipe) -> None:
         self.model = model
         self.lane = Lane(model.device, self._step)
-        self.optimizer = _adam(model.module, recipe, in_graphs=self.lane.is_fast)
+        self.optimizer = make_optimizer(model.module, recipe, in_graphs=self.lane.is_fast)
         if self.lane.is_fast:
             self._prepare()
 
@@ -409,7 +409,9 @@ class Finetuning(Epochs):
         return Trained(self.best, best_epoch(history), history, scores)
 
 
-def _adam(module: nn.Module, recipe: Recipe, *, in_graphs: bool = False) -> torch.optim.AdamW:
+def make_optimizer(
+    module: nn.Module, recipe: Recipe, *, in_graphs: bool = False
+) -> torch.optim.AdamW:
     """AdamW whose weight decay spares biases and the weights of normalisations."""
     spared = {
         f"{name}.{own}"
