@@ -13,8 +13,8 @@ from faithscope import FaithscopeError
 from faithscope.models.text_classifier import within
 from faithscope.probes.retrain.finetune import (
     FinetuneLearner,
-    make_optimizer,
     finetune_recipe,
+    make_optimizer,
     warm_up_and_decay,
 )
 from faithscope.probes.retrain.learner import Recipe
