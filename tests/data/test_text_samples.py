@@ -206,6 +206,7 @@ def test_what_is_no_text_is_refused(data):
         ("missing.csv", ["no file or folder 'missing.csv'"]),
         ("folder/missing", ["no file or folder"]),
         ([{"body": "a film"}], ["no text in a column", "columns body"]),
+        ([{"text": "bad"}, {"text": 5}], ["text 1 holds 5 for a text", "in quotes"]),
         ([{"text": "a film", "id": 1}, {"text": "bad", "id": 1}], ["2 texts are called '1'"]),
         ({"input_ids": [[2, 99]]}, ["the token 99", "0 to 71"]),
         ({"input_ids": [[1, 5]]}, ["attention_mask"]),

@@ -394,7 +394,9 @@ def _of_row(row: Mapping[str, Any], options: Mapping[str, Any], what: str) -> It
     first, pair, label, name = (_held(row, keys[column]) for column in USUAL)
     if first is None and any(key in row for key in keys["text"]):
         first = ""  # which costs this text alone
-    if not isinstance(first, str):
+    if first is not None and not isinstance(first, str):
+        raise FaithscopeError(f"{what} holds {shown(first)} for a text: write it in quotes.")
+    if first is None:
         columns = ", ".join(map(str, row))
         raise FaithscopeError(
             f"{what} has no text in a column {' or '.join(keys['text'])}, but the columns "
