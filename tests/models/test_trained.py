@@ -292,6 +292,8 @@ def test_what_a_bilstm_has_not_is_refused_by_name(single: tuple[str, str]) -> No
         fs.evaluate(name, [("a film", "good")], "gradient")
     with refused("is not for texts"):
         fs.evaluate(name, data, "gradient", fill="mean")
+    with refused('holds another run (kind is "retrain" there and "perturb" here)'):
+        fs.evaluate(name, data, "gradient", "aopc", out=name.removeprefix("run:"))
 
 
 def test_runs_that_hold_no_such_model(single: tuple[str, str], tmp_path: Path) -> None:
