@@ -373,7 +373,8 @@ def method(name: str | Attributes, *, modality: str = "image", **options: Any) -
         from faithscope.methods.captum import captum_object
 
         return captum_object(name, options)
-    name, in_text = parse_spec(name, partial(_texts, modality))  # type: ignore[arg-type]  # refused
+    _check_modality(name, modality)  # type: ignore[arg-type]  # what is no text is refused below
+    name, in_text = parse_spec(name, partial(_texts, modality))  # type: ignore[arg-type]
     options = {**in_text, **options}
     if name.startswith("captum:") and modality == "image":
         from faithscope.methods.captum import captum_method
@@ -384,6 +385,36 @@ def method(name: str | Attributes, *, modality: str = "image", **options: Any) -
 
         return _for(code_method(replace(code, options=options)), modality)
     return METHODS.of(modality)[name].with_options(**options)
+
+
+def has_method(modality: str, spec: str) -> bool:
+    """Whether a modality has a method of this name with these options, whatever their values.
+
+    >>> has_method("text", "gradient(norm=l3)"), has_method("image", "gradient(norm=l3)")
+    (True, False)
+    """
+    try:
+        name, options = parse_spec(spec, partial(_texts, modality))
+    except FaithscopeError:
+        return False
+    if name.startswith("captum:"):
+        return modality == "image"
+    known = METHODS.of(modality)
+    return name in known and options.keys() <= known[name].defaults.keys()
+
+
+def _check_modality(name: str, modality: str) -> None:
+    """Refuse a method, or options of it, that another modality has and this one has not."""
+    others = [other for other in MODALITIES if has_method(other, name)]
+    if not others or modality in others:
+        return
+    known, (plain, options) = METHODS.of(modality), parse_spec(name, partial(_texts, others[0]))
+    foreign = options.keys() - known[plain].defaults.keys() if plain in known else ()
+    advice = f"choose {', '.join(known)}, or a function of your own"
+    raise FaithscopeError(
+        f"The method '{name}' is for {others[0]}s, and the model reads {modality}s: "
+        f"{'leave out ' + ', '.join(sorted(foreign)) if foreign else advice}."
+    )
 
 
 def _for(made: Method, modality: str) -> Method:

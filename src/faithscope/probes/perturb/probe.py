@@ -27,10 +27,10 @@ from faithscope.data import (
 from faithscope.data.labels import class_by_name, class_count
 from faithscope.data.text_samples import TextSamples
 from faithscope.errors import FaithscopeError, warn
-from faithscope.methods import METHODS, Method, resolve_methods
+from faithscope.methods import Method, resolve_methods
 from faithscope.methods.bilstm import as_read_by
 from faithscope.methods.layout import Inputs
-from faithscope.methods.method import MODALITIES
+from faithscope.methods.method import MODALITIES, has_method
 from faithscope.metrics import Metric, SaCo, resolve_metrics
 from faithscope.models import Model, TextModel, as_model, load_model, undisturbed
 from faithscope.models.device import placed, say_what_the_cpu_does
@@ -54,7 +54,6 @@ from faithscope.probes.perturb.respond import check_classes, choose_batch_size, 
 from faithscope.probes.perturb.score import REFILLED
 from faithscope.probes.perturb.stopping import Tolerance
 from faithscope.probes.perturb.worker import PerturbWorker
-from faithscope.registry import parse_spec
 from faithscope.request import Given, Perturb
 from faithscope.request.code import named_code, refuse_code
 from faithscope.runs.cards import (
@@ -121,13 +120,16 @@ class PerturbProbe:
         """
         check_fill(request)
         chosen_metrics(request, given)
-        try:
-            chosen_methods(request, given)
-        except FaithscopeError as error:
+        refused = dict[str, FaithscopeError]()
+        for modality in MODALITIES:
             try:
-                chosen_methods(request, given, "text")
-            except FaithscopeError as other:
-                raise (other if _is_meant_for_texts(request) else error) from None
+                chosen_methods(request, given, modality)
+            except FaithscopeError as error:
+                refused[modality] = error
+        if len(refused) == len(MODALITIES):
+            named = request.methods or ()
+            of_texts = any(not has_method("image", n) and has_method("text", n) for n in named)
+            raise refused["text" if of_texts else "image"]
 
     def tasks(self, plan: Plan) -> list[Task]:
         """They are read off the data."""
@@ -346,42 +348,7 @@ def chosen_methods(request: Perturb, given: Given, modality: str = "image") -> l
     named = (() if given.maps else ("all",)) if request.methods is None else request.methods
     refuse_code(name for name in named if name not in given.methods)
     wanted = [given.methods.get(name, name) for name in named]
-    try:
-        return resolve_methods(wanted, modality)
-    except FaithscopeError as error:
-        other = {"image": "text", "text": "image"}[modality]
-        for name, item in zip(named, wanted, strict=True):
-            named_so = isinstance(item, str | Method) and not _is_of(item, modality)
-            if named_so and _is_of(item, other):
-                valid = ", ".join(METHODS.of(modality))
-                raise FaithscopeError(
-                    f"The method '{name}' is for {other}s, and the model reads {modality}s: choose "
-                    f"{valid}, a function of your own, or give maps=…."
-                ) from error
-        raise
-
-
-def _is_meant_for_texts(request: Perturb) -> bool:
-    """Whether a method is asked for options that it has for texts alone."""
-    for spec in request.methods or ():
-        try:
-            name, options = parse_spec(spec)
-        except FaithscopeError:
-            continue
-        known = [METHODS.of(modality) for modality in MODALITIES]
-        if options and all(name in held for held in known):
-            images, texts = ({*held[name].defaults} for held in known)
-            if {*options} <= texts and not {*options} <= images:
-                return True
-    return False
-
-
-def _is_of(method: Any, modality: str) -> bool:
-    """Whether a name, or an object, is a method of a modality."""
-    try:
-        return bool(resolve_methods([method], modality))
-    except FaithscopeError:
-        return False
+    return resolve_methods(wanted, modality)
 
 
 def for_modality(request: Perturb, model: Model) -> Perturb:
