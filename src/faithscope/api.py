@@ -34,7 +34,7 @@ from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_units
 from faithscope.probes import probe_of
 from faithscope.probes.perturb.failures import all_refused
-from faithscope.probes.perturb.probe import for_modality, made_in, with_code, with_units
+from faithscope.probes.perturb.resolve import for_modality, made_in, with_code, with_units
 from faithscope.probes.probe import Probe
 from faithscope.probes.refusals import leave_out
 from faithscope.registry import as_list, listed

@@ -112,7 +112,7 @@ def explain(
     with waiting(f"loading {request.model}"):
         from faithscope.api import prepare_request
         from faithscope.models import TextModel
-        from faithscope.probes.perturb.probe import load_named_model, with_code, with_model
+        from faithscope.probes.perturb.resolve import load_named_model, with_code, with_model
 
         model, shown = load_named_model(request, allow_code=True), None
         data: Any
