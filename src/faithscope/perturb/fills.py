@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
 
 from faithscope.errors import FaithscopeError
-from faithscope.models.device import float64_device
+from faithscope.models.device import float64_device, placed
 from faithscope.perturb.units import unit_mask_to_pixels
 from faithscope.registry import Registry
 from faithscope.rng import keyed_normal, stream_keys
@@ -101,8 +102,10 @@ class BlackFill(Fill):
                 "The fill 'black' needs the model's mean and std: give them to "
                 "fs.wrap(module, mean=…, std=…) or choose another fill."
             )
-        mean, std = images.new_tensor(context.mean), images.new_tensor(context.std)
-        return (-mean / std)[None, :, None, None].expand(len(images), -1, 1, 1)
+        kind = images.dtype
+        mean, std = (torch.tensor(each, dtype=kind) for each in (context.mean, context.std))
+        black = placed(-mean / std, images.device)
+        return black[None, :, None, None].expand(len(images), -1, 1, 1)
 
 
 class NoiseFill(Fill):
@@ -125,7 +128,8 @@ class BlurFill(Fill):
     def field(self, images: Tensor, context: FillContext) -> Tensor:
         height, width = images.shape[-2:]
         sigma = max(height, width) / 10
-        rows, columns = (_gaussian(side, sigma).to(images) for side in (height, width))
+        lines = (_gaussian(side, sigma).to(images.dtype) for side in (height, width))
+        rows, columns = (placed(line, images.device) for line in lines)
         return rows @ images @ columns.T
 
 
@@ -166,10 +170,11 @@ def interpolate_missing(
 ) -> Tensor:
     """Fill masked pixels so that each is the weighted mean of its eight neighbours.
 
-    Conjugate gradients run per image and channel: one that has converged (residual below
-    `tolerance` of the right-hand side) is frozen, so results do not depend on the batch. They begin
-    with the same problem solved at half the resolution. Images are centred first, so that the
-    tolerance is relative to how they vary, not to how bright they are.
+    Conjugate gradients run per image and channel, preconditioned by one cycle over halved
+    resolutions: three to eight steps, however large the holes are. One that has converged (residual
+    below `tolerance` of the right-hand side) is frozen, so results do not depend on the batch.
+    Images are centred first, so that the tolerance is relative to how they vary, not to how bright
+    they are.
 
     Shapes: images [B, C, H, W], mask bool [B, 1, H, W] -> [B, C, H, W].
     """
@@ -183,48 +188,102 @@ def interpolate_missing(
     return torch.where(mask, solved + centre, images)
 
 
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """A resolution at which missing pixels are solved for.
+
+    Shapes: hole [B, 1, H, W], 1 where a pixel is missing; degree [1, 1, H, W], the sum of the
+    weights of the neighbours that are inside the image.
+    """
+
+    hole: Tensor
+    degree: Tensor
+
+    def system(self, values: Tensor) -> Tensor:
+        """The left-hand side of the equations of the missing pixels, 0 elsewhere."""
+        made = _neighbours(values).addcmul_(self.degree, values, value=-1)
+        return made.mul_(-self.hole)
+
+    def relaxed(self, target: Tensor, values: Tensor | None = None) -> Tensor:
+        """Each missing pixel as its own equation has it, given the others; without any, from 0."""
+        made = target.clone() if values is None else _neighbours(values).add_(target)
+        return made.mul_(self.hole / self.degree)
+
+
+def _grids(hole: Tensor) -> list[_Grid]:
+    """The image's own resolution, half of it, and so on; where anything is known, it is known."""
+    grids = []
+    while True:
+        grids.append(_Grid(hole, _neighbours(torch.ones_like(hole[:1]))))
+        is_empty = hole.device.type == "cpu" and not bool(hole.any())
+        if is_empty or min(hole.shape[-2:]) < 4:
+            return grids
+        hole = (_halved(1 - hole) == 0).to(hole.dtype)
+
+
 def _solved(images: Tensor, hole: Tensor, tolerance: float, max_iterations: int) -> Tensor:
-    """Solve for the pixels where `hole` is 1; those of the images are 0 there. 0 elsewhere."""
-    degree = _neighbours(torch.ones_like(images[:1, :1]))
+    """Solve for the pixels where `hole` is 1; those of the images are 0 there. 0 elsewhere.
+
+    A cycle is not quite symmetric, so directions are made conjugate by what the residual changed
+    (Polak and Ribière), not by its size alone.
+    """
+    grids = _grids(hole)
+    grid = grids[0]
     target = hole * _neighbours(images)
-
-    def system(values: Tensor) -> Tensor:
-        return (degree * values).sub_(_neighbours(values)).mul_(hole)
-
-    solution = hole * _first_guess(images, hole, tolerance, max_iterations)
-    residual = target - system(solution)
-    direction = residual.clone()
-    energy = _dot(residual, residual)
-    enough = tolerance**2 * _dot(target, target)
-    every = 1 if images.device.type == "cpu" else 8  # elsewhere a look at the energy waits for it
+    solution = hole * _first_guess(images, grids)
+    residual = target - grid.system(solution)
+    direction, applied = torch.zeros_like(images), torch.zeros_like(images)
+    energy, enough = _dot(residual, residual), tolerance**2 * _dot(target, target)
+    step = slope = torch.zeros_like(energy)
+    every = 1 if images.device.type == "cpu" else 2  # elsewhere a look at the energy waits for it
     for iteration in range(max_iterations):
         active = energy > enough
         if iteration % every == 0 and not bool(active.any()):
             break
-        applied = system(direction)
-        curvature = _dot(direction, applied)
-        step = torch.where(active, energy / curvature.clamp_min(1e-30), 0.0)
+        corrected = _cycle(residual, grids)
+        change = -step * _dot(applied, corrected)
+        ratio = torch.where(slope > 0, change / slope.clamp_min(1e-30), 0.0)
+        direction.mul_(ratio).add_(corrected)
+        slope, applied = _dot(residual, corrected), grid.system(direction)
+        step = torch.where(active, slope / _dot(direction, applied).clamp_min(1e-30), 0.0)
         solution.addcmul_(step, direction)
         residual.addcmul_(step, applied, value=-1)
-        new_energy = torch.where(active, _dot(residual, residual), energy)
-        ratio = torch.where(active, new_energy / energy.clamp_min(1e-30), 0.0)
-        direction.mul_(ratio).add_(residual)
-        energy = new_energy
+        energy = _dot(residual, residual)
     return solution
 
 
-def _first_guess(images: Tensor, hole: Tensor, tolerance: float, max_iterations: int) -> Tensor:
-    """Solve at half the resolution, from averages of what is known, and interpolate."""
-    if min(images.shape[-2:]) < 4:
+def _cycle(target: Tensor, grids: Sequence[_Grid]) -> Tensor:
+    """Nearly the solution of `system(values) = target`: relaxed, corrected from coarse, relaxed."""
+    grid = grids[0]
+    values = grid.relaxed(target)
+    if len(grids) > 1:
+        rest = _neighbours(values)  # what is left of the target, after that first relaxation
+        coarse = _cycle(4 * _halved(rest).mul_(grids[1].hole), grids[1:])
+        values.addcmul_(grid.hole, _doubled(coarse, values))
+    return grid.relaxed(target, values)
+
+
+def _first_guess(images: Tensor, grids: Sequence[_Grid]) -> Tensor:
+    """Nearly solve at half the resolution, from averages of what is known, and interpolate."""
+    if len(grids) < 2:
         return torch.zeros_like(images)
+    hole = grids[1].hole
+    coarse = _halved(images) / _halved(1 - grids[0].hole).clamp_min(0.25)
+    guess = hole * _first_guess(coarse, grids[1:])
+    target = hole * _neighbours(coarse) - grids[1].system(guess)
+    return _doubled(coarse + guess + _cycle(target, grids[1:]), images)
+
+
+def _halved(images: Tensor) -> Tensor:
+    """Means of four pixels; beyond the edges of an odd image all is 0."""
     height, width = images.shape[-2:]
-    odd = (0, width % 2, 0, height % 2)
-    weight = avg_pool2d(pad(1 - hole, odd), 2)
-    coarse = avg_pool2d(pad(images, odd), 2) / weight.clamp_min(0.25)
-    empty = (weight == 0).to(images.dtype)
-    coarse += _solved(coarse, empty, tolerance, max_iterations)
-    fine = interpolate(coarse, scale_factor=2, mode="bilinear", align_corners=False)
-    return fine[..., :height, :width]
+    return avg_pool2d(pad(images, (0, width % 2, 0, height % 2)), 2)
+
+
+def _doubled(images: Tensor, like: Tensor) -> Tensor:
+    """Twice as many rows and columns, as many as `like` has."""
+    fine = interpolate(images, scale_factor=2, mode="bilinear", align_corners=False)
+    return fine[..., : like.shape[-2], : like.shape[-1]]
 
 
 def _neighbours(values: Tensor) -> Tensor:
@@ -237,10 +296,17 @@ def _neighbours(values: Tensor) -> Tensor:
         rows = (padded[..., :-2] + padded[..., 2:]).add_(padded[..., 1:-1], alpha=2)
         both = (rows[..., :-2, :] + rows[..., 2:, :]).add_(rows[..., 1:-1, :], alpha=2)
         return both.sub_(values, alpha=4).div_(12)
-    weights = [[1 / 12, 1 / 6, 1 / 12], [1 / 6, 0, 1 / 6], [1 / 12, 1 / 6, 1 / 12]]
     planes = values.reshape(1, -1, *values.shape[-2:])
-    kernel = values.new_tensor(weights).expand(planes.shape[1], 1, 3, 3)
+    kernel = _weights(values.dtype, values.device).expand(planes.shape[1], 1, 3, 3)
     return conv2d(planes, kernel, padding=1, groups=planes.shape[1]).reshape(values.shape)
+
+
+@cache
+def _weights(kind: torch.dtype, device: torch.device) -> Tensor:
+    """Of the eight neighbours: kept on the device, which would be waited for at each copy."""
+    weights = torch.tensor([[1, 2, 1], [2, 0, 2], [1, 2, 1]], dtype=torch.float64) / 12
+    with torch.inference_mode(False):
+        return weights.to(kind).to(device)
 
 
 def _gaussian(side: int, sigma: float) -> Tensor:
@@ -267,5 +333,5 @@ def _spread(images: Tensor) -> Tensor:
 
 def _noise(images: Tensor, context: FillContext, purpose: str) -> Tensor:
     keys = stream_keys(context.keys, seed=context.seed, purpose=purpose)
-    values = keyed_normal(keys.to(float64_device(images.device)), images[0].numel())
+    values = keyed_normal(placed(keys, float64_device(images.device)), images[0].numel())
     return values.reshape(images.shape).to(images.dtype).to(images.device)
