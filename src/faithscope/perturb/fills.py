@@ -306,7 +306,7 @@ def _weights(kind: torch.dtype, device: torch.device) -> Tensor:
     """Of the eight neighbours: kept on the device, which would be waited for at each copy."""
     weights = torch.tensor([[1, 2, 1], [2, 0, 2], [1, 2, 1]], dtype=torch.float64) / 12
     with torch.inference_mode(False):
-        return weights.to(kind).to(device)
+        return placed(weights.to(kind), device)
 
 
 def _gaussian(side: int, sigma: float) -> Tensor:
