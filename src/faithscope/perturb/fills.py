@@ -188,37 +188,33 @@ def interpolate_missing(
     return torch.where(mask, solved + centre, images)
 
 
-@dataclass(frozen=True, eq=False)
 class _Grid:
     """A resolution at which missing pixels are solved for.
 
     Shapes: hole [B, 1, H, W], 1 where a pixel is missing; degree [1, 1, H, W], the sum of the
-    weights of the neighbours that are inside the image.
+    weights of the neighbours that are inside the image; share [B, 1, H, W], hole by degree.
     """
 
-    hole: Tensor
-    degree: Tensor
+    def __init__(self, hole: Tensor) -> None:
+        self.hole, self.minus = hole, -hole
+        self.degree = _neighbours(torch.ones_like(hole[:1]))
+        self.share = hole / self.degree
 
     def system(self, values: Tensor) -> Tensor:
         """The left-hand side of the equations of the missing pixels, 0 elsewhere."""
         made = _neighbours(values).addcmul_(self.degree, values, value=-1)
-        return made.mul_(-self.hole)
-
-    def relaxed(self, target: Tensor, values: Tensor | None = None) -> Tensor:
-        """Each missing pixel as its own equation has it, given the others; without any, from 0."""
-        made = target.clone() if values is None else _neighbours(values).add_(target)
-        return made.mul_(self.hole / self.degree)
+        return made.mul_(self.minus)
 
 
 def _grids(hole: Tensor) -> list[_Grid]:
     """The image's own resolution, half of it, and so on; where anything is known, it is known."""
     grids = []
     while True:
-        grids.append(_Grid(hole, _neighbours(torch.ones_like(hole[:1]))))
+        grids.append(_Grid(hole))
         is_empty = hole.device.type == "cpu" and not bool(hole.any())
         if is_empty or min(hole.shape[-2:]) < 4:
             return grids
-        hole = (_halved(1 - hole) == 0).to(hole.dtype)
+        hole = (_summed(1 - hole) == 0).to(hole.dtype)
 
 
 def _solved(images: Tensor, hole: Tensor, tolerance: float, max_iterations: int) -> Tensor:
@@ -233,7 +229,7 @@ def _solved(images: Tensor, hole: Tensor, tolerance: float, max_iterations: int)
     solution = hole * _first_guess(images, grids)
     residual = target - grid.system(solution)
     direction, applied = torch.zeros_like(images), torch.zeros_like(images)
-    energy, enough = _dot(residual, residual), tolerance**2 * _dot(target, target)
+    energy, enough = _square(residual), tolerance**2 * _square(target)
     step = slope = torch.zeros_like(energy)
     every = 1 if images.device.type == "cpu" else 2  # elsewhere a look at the energy waits for it
     for iteration in range(max_iterations):
@@ -243,41 +239,44 @@ def _solved(images: Tensor, hole: Tensor, tolerance: float, max_iterations: int)
         corrected = _cycle(residual, grids)
         change = -step * _dot(applied, corrected)
         ratio = torch.where(slope > 0, change / slope.clamp_min(1e-30), 0.0)
-        direction.mul_(ratio).add_(corrected)
+        direction = torch.addcmul(corrected, ratio, direction)
         slope, applied = _dot(residual, corrected), grid.system(direction)
         step = torch.where(active, slope / _dot(direction, applied).clamp_min(1e-30), 0.0)
         solution.addcmul_(step, direction)
         residual.addcmul_(step, applied, value=-1)
-        energy = _dot(residual, residual)
+        energy = _square(residual)
     return solution
 
 
 def _cycle(target: Tensor, grids: Sequence[_Grid]) -> Tensor:
-    """Nearly the solution of `system(values) = target`: relaxed, corrected from coarse, relaxed."""
+    """Nearly the solution of `system(values) = target`: relaxed, corrected from coarse, relaxed.
+
+    To relax is to give each missing pixel the value that its own equation has, given the others.
+    """
     grid = grids[0]
-    values = grid.relaxed(target)
+    first = values = grid.share * target
     if len(grids) > 1:
         rest = _neighbours(values)  # what is left of the target, after that first relaxation
-        coarse = _cycle(4 * _halved(rest).mul_(grids[1].hole), grids[1:])
-        values.addcmul_(grid.hole, _doubled(coarse, values))
-    return grid.relaxed(target, values)
+        coarse = _cycle(_summed(rest).mul_(grids[1].hole), grids[1:])
+        values = torch.addcmul(values, grid.hole, _doubled(coarse, values))
+    return torch.addcmul(first, grid.share, _neighbours(values))
 
 
 def _first_guess(images: Tensor, grids: Sequence[_Grid]) -> Tensor:
     """Nearly solve at half the resolution, from averages of what is known, and interpolate."""
     if len(grids) < 2:
         return torch.zeros_like(images)
-    hole = grids[1].hole
-    coarse = _halved(images) / _halved(1 - grids[0].hole).clamp_min(0.25)
-    guess = hole * _first_guess(coarse, grids[1:])
-    target = hole * _neighbours(coarse) - grids[1].system(guess)
+    grid = grids[1]
+    coarse = _summed(images) / _summed(1 - grids[0].hole).clamp_min(1)
+    guess = grid.hole * _first_guess(coarse, grids[1:])
+    target = grid.hole * _neighbours(coarse) - grid.system(guess)
     return _doubled(coarse + guess + _cycle(target, grids[1:]), images)
 
 
-def _halved(images: Tensor) -> Tensor:
-    """Means of four pixels; beyond the edges of an odd image all is 0."""
-    height, width = images.shape[-2:]
-    return avg_pool2d(pad(images, (0, width % 2, 0, height % 2)), 2)
+def _summed(images: Tensor) -> Tensor:
+    """Sums of four pixels; beyond the edges of an odd image all is 0."""
+    odd = (0, images.shape[-1] % 2, 0, images.shape[-2] % 2)
+    return avg_pool2d(pad(images, odd) if any(odd) else images, 2, divisor_override=1)
 
 
 def _doubled(images: Tensor, like: Tensor) -> Tensor:
@@ -325,6 +324,10 @@ def _gaussian(side: int, sigma: float) -> Tensor:
 
 def _dot(left: Tensor, right: Tensor) -> Tensor:
     return (left * right).sum(dim=(2, 3), keepdim=True)
+
+
+def _square(values: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(values, dim=(2, 3), keepdim=True).square()
 
 
 def _spread(images: Tensor) -> Tensor:
