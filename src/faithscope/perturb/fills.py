@@ -327,7 +327,8 @@ def _dot(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _square(values: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(values, dim=(2, 3), keepdim=True).square()
+    norm: Tensor = torch.linalg.vector_norm(values, dim=(2, 3), keepdim=True)
+    return norm.square()
 
 
 def _spread(images: Tensor) -> Tensor:
