@@ -79,7 +79,7 @@ def placed(values: Tensor, device: torch.device) -> Tensor:
         values = values.to(torch.float32)
     if not isinstance(values, Tensor) or not _copies_alone(values.device, device):
         return values.to(device)
-    held = values.pin_memory() if device.type == "cuda" else values
+    held = values.contiguous().pin_memory() if device.type == "cuda" else values
     return held.to(device, non_blocking=True)
 
 

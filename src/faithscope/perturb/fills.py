@@ -203,7 +203,7 @@ def _parts(hole: Tensor, numbers: int) -> Iterator[tuple[Any, bool]]:
     is_scattered = 2 * inside < hole.sum((1, 2, 3))
     for kind in (False, True):
         places = (is_scattered == kind).nonzero()[:, 0]
-        for part in places.split(max(1, CACHED // numbers)):
+        for part in torch.split(places, max(1, CACHED // numbers)):
             if len(part):
                 yield part, kind
 
