@@ -12,6 +12,7 @@ from torch import Tensor
 
 from faithscope.errors import FaithscopeError
 from faithscope.methods.layout import Inputs
+from faithscope.models.device import placed
 from faithscope.models.dropping import Dropping
 from faithscope.models.memory import halve, is_out_of_memory
 from faithscope.models.tokens import TokenInputs
@@ -54,8 +55,8 @@ class Rows:
 
     def to(self, device: torch.device) -> Rows:
         """The same rows on another device."""
-        moved = (part.to(device) for part in (self.sample, self.map, self.start, self.stop))
-        return Rows(*moved)
+        columns = torch.stack([self.sample, self.map, self.start, self.stop])
+        return Rows(*placed(columns, device))
 
     def __getitem__(self, part: slice | Tensor) -> Rows:
         return Rows(self.sample[part], self.map[part], self.start[part], self.stop[part])
@@ -120,15 +121,17 @@ class Responder:
     def intact(self, images: Inputs, target: Tensor | None) -> tuple[Tensor, Tensor]:
         """Run intact images; without a target, each one's own prediction is the target.
 
-        Shapes: images [S, C, H, W], target [S] -> log-probability [S], predicted class [S].
+        Shapes: images [S, C, H, W], target [S], on the CPU -> log-probability [S], predicted class
+        [S].
         """
         rows = Rows.intact(len(images)).to(images.device)
+        there = None if target is None else placed(target, images.device)
 
         def ask(part: Rows, _: int) -> tuple[Tensor, Tensor]:
             return self.forward.answer(images[part.sample], self.batch_size)
 
         runs = [Equal(0, len(rows), 0)]
-        log_p, top1 = self._run(rows, runs, ask, target, check=target is not None)
+        log_p, top1 = self._run(rows, runs, ask, there, check=target)
         return log_p.clone(), top1.clone()
 
     def perturbed(self, subject: Subject, rows: Rows, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,7 +158,7 @@ class Responder:
         order, runs = equal_runs(subject.lengths(rows))
         log_p, top1 = self._run(rows[order].to(device), runs, ask, target)
         self.failures = {int(order[row]): error for row, error in self.failures.items()}
-        back = order.argsort().to(device)
+        back = placed(order.argsort(), device)
         return log_p[back], top1[back]
 
     def _run(
@@ -164,9 +167,12 @@ class Responder:
         runs: Sequence[Equal],
         ask: Ask,
         target: Tensor | None,
-        check: bool = False,
+        check: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Run rows in their order, in batches that hold nothing but rows of one run each."""
+        """Run rows in their order, in batches that hold nothing but rows of one run each.
+
+        `check` are classes, on the CPU, that must be some of the model's.
+        """
         kept: list[tuple[Tensor, Tensor]] = []
         self.failures = {}
         with self.forward.mode():
@@ -203,7 +209,7 @@ class Responder:
         run: Equal,
         ask: Ask,
         target: Tensor | None,
-        check: bool,
+        check: Tensor | None,
     ) -> list[tuple[Tensor, Tensor]]:
         """The rows from the `first` on singly, to find those on which the model raises."""
         kept = []
@@ -220,7 +226,7 @@ class Responder:
         return kept
 
     def _answers(
-        self, part: Rows, run: Equal, ask: Ask, target: Tensor | None, check: bool
+        self, part: Rows, run: Equal, ask: Ask, target: Tensor | None, check: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         log_p, top1 = ask(part, run.removed)
         self.classes = log_p.shape[1]
@@ -229,8 +235,8 @@ class Responder:
         if target is None:
             return best, known
         chosen = target[part.sample]
-        if check:
-            check_classes(chosen, log_p.shape[1])
+        if check is not None:
+            check_classes(check, log_p.shape[1])
         return log_p.gather(1, chosen[:, None])[:, 0], known
 
 

@@ -153,7 +153,7 @@ class PerturbWorker:
         row = {
             **task_row(task, self.setup.model.device, PACKAGES),
             "seconds": taken,
-            "explaining": sum(part.explaining for part in spent),
+            "explaining": sum(part.explaining_seconds for part in spent),
             "passes": sum(part.passes for part in spent),
             "explanation_passes": sum(part.explanation_passes for part in spent),
             "halvings": sum(part.halvings for part in spent),
