@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every measurement that docs/performance.md asks of a GPU, in parts of at most ten minutes:
 #     bash benchmarks/gpu.sh speed|whole|texts|train|truth [DATA]
-# `texts` fine-tunes MiniLM on SST, too: DATA holds sst/ and a folder minilm/.
+# DATA holds sst/ and a folder minilm/ (for `texts`), cifar10_test.npz with images and labels (`truth`).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 data=${2:-data}
@@ -41,7 +41,7 @@ case ${1:-} in
     at_most 60 python3 benchmarks/explain.py --device cuda --model vit_base_patch16_224 --batches 32 --alone
     ;;
   truth) # what cheaper explanations cost, on two trained models
-    at_most 200 python3 benchmarks/precision.py --device cuda --images 200 --formats fp32 tf32 fp16 bf16
+    at_most 350 python3 benchmarks/precision.py --device cuda --data "array:$data/cifar10_test.npz" --images 1000 --formats fp32 tf32 fp16 bf16
     at_most 200 python3 benchmarks/precision.py --device cuda --images 200 --model bundled:sst_text --data bundled:sst --formats fp32 tf32 fp16 bf16
     ;;
   *)
