@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence
 from faithscope.methods.layout import Inputs
 from faithscope.methods.method import Method, as_maps
+from faithscope.methods.relevance import Rules
 from faithscope.methods.text import token_evidence
 from faithscope.methods.trace import gather
 from faithscope.models import Model, TokenInputs, converted, undisturbed
@@ -115,7 +116,8 @@ def explain_batch(
                     batch_size=batch_size,
                 )
                 target = evidence.target
-                maps |= zip(group, _explain(evidence, chosen), strict=True)
+                with evidence.checks.gathered():
+                    maps |= zip(group, _explain(evidence, chosen), strict=True)
     home = float64_device(images.device)
     return [maps[index].to(home) for index in range(len(methods))]
 
@@ -143,6 +145,9 @@ def _by_dtype(model: Model, methods: Sequence[Draw]) -> dict[torch.dtype, list[i
 
 
 def _explain(evidence: Evidence, methods: Sequence[Draw]) -> list[Tensor]:
+    for method, _ in methods:
+        if "relevance" in method.needs and not method.by_layer:
+            _announce(evidence, method)
     rows = _walk_layers(evidence, [method for method, _ in methods if method.by_layer])
     maps = []
     for method, draw in methods:
@@ -156,9 +161,18 @@ def _explain(evidence: Evidence, methods: Sequence[Draw]) -> list[Tensor]:
     return maps
 
 
+def _announce(evidence: Evidence, method: Method) -> None:
+    """Let relevance that goes through all blocks come with what else is read of them."""
+    rules = {**method.defaults, **method.options}.get("rules")
+    if isinstance(rules, str) and rules in get_args(Rules):
+        evidence.sweep(rules).all_the_way = True
+
+
 def _walk_layers(evidence: Evidence, methods: Sequence[Method]) -> dict[str, Tensor]:
     """Take every layer method through the blocks together, last block first."""
     rows = {method.label: evidence.readout for method in methods}
+    # what relevance runs whole need not be run in part for the others before
+    methods = sorted(methods, key=lambda method: "relevance" not in method.needs)
     for layer in evidence.layers() if methods else ():
         for method in methods:
             made = method.function(rows[method.label], layer, **method.arguments)

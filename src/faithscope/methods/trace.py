@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -22,6 +22,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
 from faithscope.methods.layout import Inputs, Layout, check_reading, layout_of
 from faithscope.methods.readout import tokenwise
+from faithscope.methods.rerun import Rerun
 from faithscope.models import Model, TextModel, TokenInputs, ViTView
 from faithscope.models.attention import places_of
 from faithscope.models.tape import Call, Tape, first_tensor, tensors_in
@@ -71,7 +72,7 @@ def gather(
         if target is None:
             target = logits.detach().argmax(-1)
         gradients = _backward(model, logits, target, leaf, record, needs)
-        read = gradients.pop("readout")
+        read, returned = gradients.pop("readout"), gradients.pop("attention")
         readout: Tensor | FaithscopeError | None = None
         if vit is not None:
             try:
@@ -86,7 +87,44 @@ def gather(
             moved = _find_moved(record, vit)
     found = {"readout": readout, "prefix_tokens": prefix, "moved": moved}
     trace = record.trace(logits, needs, **found, **gradients)
+    if vit is not None:
+        trace = replace(trace, rerun=_rerun(model, vit, trace, needs, returned, read))
     return Evidence(*about, target, keys, seed, batch_size=batch_size, trace=trace)
+
+
+def _takes_gradients_later(needs: frozenset[str]) -> bool:
+    """Whether gradients at attention are taken from blocks that run once more anyway.
+
+    Relevance runs them, and no gradient goes through all blocks for another reason.
+    """
+    through_all = needs & {"gradient", "stream_gradient"}
+    return needs >= {"relevance", "attention_gradient"} and not through_all
+
+
+def _rerun(
+    model: Model,
+    vit: ViTView,
+    trace: Trace,
+    needs: frozenset[str],
+    returned: Sequence[Tensor],
+    read: Sequence[Tensor | None],
+) -> Rerun:
+    """The blocks, ready to be run once more; `read` begins with the gradient at what left them."""
+    left = None
+    if _takes_gradients_later(needs):
+        left = read[0] if read else None
+        if left is None:
+            raise no_gradient(model, RuntimeError("require grad"))
+    return Rerun(
+        vit.attentions,
+        trace.attention_calls,
+        [*vit.blocks.items()],
+        trace.block_calls,
+        trace.checks,
+        partial(no_gradient, model),
+        dict(enumerate(returned)),
+        left,
+    )
 
 
 def _predicted(model: Model, inputs: Inputs, embedded: Tensor) -> Tensor:
@@ -111,15 +149,15 @@ def _backward(
         stream.append(record.blocks[len(record.blocks) - 1].output)
     wanted: dict[str, list[Tensor]] = {
         "input_gradient": [inputs] if "gradient" in needs else [],
-        "attention_gradients": [call.output for call in record.attention.values()]
-        if "attention_gradient" in needs
+        "attention": [call.output for call in record.attention.values()]
+        if "attention_gradient" in needs and not _takes_gradients_later(needs)
         else [],
         "stream_gradients": stream if "stream_gradient" in needs else [],
         "readout": record.read_from(),
     }
     tensors = [tensor for part in wanted.values() for tensor in part]
     if not tensors:
-        return {"readout": ()}
+        return {"readout": (), "attention": ()}
     with torch.enable_grad():
         chosen = logits.gather(1, target[:, None]).sum()
     try:
@@ -398,7 +436,8 @@ def _check_chain(record: Record, vit: ViTView) -> None:
     earlier = {id(call.tokens) for call in calls}
     for index, (before, after) in enumerate(pairwise(calls)):
         left, entered = before.output.detach(), after.tokens.detach()
-        chained = left.shape == entered.shape and torch.equal(left, entered)
+        chained = before.output is after.tokens  # which need not be read to be known
+        chained = chained or (left.shape == entered.shape and torch.equal(left, entered))
         others = (
             held for held in tensors_in((after.args, after.kwargs)) if held is not after.tokens
         )
