@@ -30,6 +30,7 @@ NEEDS = {
     "stream_gradient": "d logit_target / d tokens between blocks",
     "tapes": "what happens before and behind the blocks, to run it differently",
     "relevance": "LRP relevance, made in float64",
+    "rerun_gradient": "attention_gradient, taken in the blocks that relevance runs once more",
 }
 """What a method may declare that it reads."""
 
@@ -49,6 +50,7 @@ _NEED_OF = {
     "attention_calls": "attention",
     "rerun": "attention",
     "attention_gradients": "attention_gradient",
+    "rerun_gradients": "rerun_gradient",
     "block_calls": "stream",
     "stream_gradients": "stream_gradient",
     "stem": "tapes",
@@ -86,8 +88,13 @@ class Trace:
 
     @property
     def attention_gradients(self) -> Rerun | None:
-        """What gives gradients at attention, if it does."""
-        return self.rerun if self.rerun is not None and self.rerun.has_gradients else None
+        """What gives gradients at attention that go with the traced pass, if they are known."""
+        return self.rerun if self.rerun is not None and self.rerun.traced else None
+
+    @property
+    def rerun_gradients(self) -> Rerun | None:
+        """What takes gradients at attention in the blocks it runs once more, if it does."""
+        return self.rerun if self.rerun is not None and self.rerun.gradient is not None else None
 
     @property
     def stream(self) -> tuple[Tensor, ...]:
@@ -129,14 +136,21 @@ class Layer:
         """Attention probabilities [B, heads, N, N], checked against what the block returned."""
         self._check()
         self.evidence.calls("attention_calls")
-        return self.evidence.rerun.seen(self.index).attention.detach()
+        return self.evidence.rerun.attention(self.index)
 
-    @property
+    @cached_property
     def attention_gradient(self) -> Tensor:
         """Gradient of the target logit at the attention probabilities, [B, heads, N, N]."""
         self._check()
         gradients: Rerun = self.evidence.part("attention_gradients")
         return gradients.attention_gradient(self.index)
+
+    @property
+    def rerun_gradient(self) -> Tensor:
+        """The same but for rounding, at less cost where relevance is read."""
+        self._check()
+        gradients: Rerun = self.evidence.part("rerun_gradients")
+        return gradients.rerun_gradient(self.index)
 
     def _check(self) -> None:
         self.evidence.check_order()

@@ -27,9 +27,9 @@ from faithscope.models import Model, TextModel, TokenInputs, ViTView
 from faithscope.models.attention import places_of
 from faithscope.models.tape import Call, Tape, first_tensor, tensors_in
 
-_OF_ATTENTION = frozenset({"attention", "attention_gradient"})
-_OF_STREAM = frozenset({"stream", "stream_gradient", "relevance", "tapes"})
-_OF_BACKWARD = frozenset({"gradient", "attention_gradient", "stream_gradient"})
+_OF_ATTENTION = frozenset({"attention", "attention_gradient", "rerun_gradient"})
+_OF_STREAM = frozenset({"stream", "stream_gradient", "relevance", "rerun_gradient", "tapes"})
+_OF_BACKWARD = frozenset({"gradient", "attention_gradient", "stream_gradient", "rerun_gradient"})
 
 
 def gather(
@@ -48,6 +48,8 @@ def gather(
     layout = layout_of(model, inputs)
     about = (model, inputs, embedded)
     needs -= {"path_gradient", "statistics"}  # a method's own passes, and what no pass shows
+    if "rerun_gradient" in needs:
+        needs |= {"relevance"}  # whose checks see to it that blocks are followed by blocks
     if not needs:
         target = _predicted(model, inputs, embedded) if target is None else target
         return Evidence(*about, target, keys, seed, batch_size=batch_size)
@@ -92,15 +94,6 @@ def gather(
     return Evidence(*about, target, keys, seed, batch_size=batch_size, trace=trace)
 
 
-def _takes_gradients_later(needs: frozenset[str]) -> bool:
-    """Whether gradients at attention are taken from blocks that run once more anyway.
-
-    Relevance runs them, and no gradient goes through all blocks for another reason.
-    """
-    through_all = needs & {"gradient", "stream_gradient"}
-    return needs >= {"relevance", "attention_gradient"} and not through_all
-
-
 def _rerun(
     model: Model,
     vit: ViTView,
@@ -111,19 +104,21 @@ def _rerun(
 ) -> Rerun:
     """The blocks, ready to be run once more; `read` begins with the gradient at what left them."""
     left = None
-    if _takes_gradients_later(needs):
+    if "rerun_gradient" in needs:
         left = read[0] if read else None
         if left is None:
             raise no_gradient(model, RuntimeError("require grad"))
+        if trace.head is not None:
+            trace.head.check_whole("its head", trace.logits)
     return Rerun(
-        vit.attentions,
-        trace.attention_calls,
-        [*vit.blocks.items()],
-        trace.block_calls,
-        trace.checks,
-        partial(no_gradient, model),
-        dict(enumerate(returned)),
-        left,
+        views=vit.attentions,
+        attention_calls=trace.attention_calls,
+        traced=returned,
+        blocks=[*vit.blocks.items()],
+        calls=trace.block_calls,
+        gradient=left,
+        checks=trace.checks,
+        refuse=partial(no_gradient, model),
     )
 
 
@@ -150,7 +145,7 @@ def _backward(
     wanted: dict[str, list[Tensor]] = {
         "input_gradient": [inputs] if "gradient" in needs else [],
         "attention": [call.output for call in record.attention.values()]
-        if "attention_gradient" in needs and not _takes_gradients_later(needs)
+        if "attention_gradient" in needs
         else [],
         "stream_gradients": stream if "stream_gradient" in needs else [],
         "readout": record.read_from(),

@@ -29,6 +29,7 @@ from faithscope.data.text_samples import TextSamples
 from faithscope.errors import FaithscopeError, warn
 from faithscope.methods import METHODS, Method, resolve_methods
 from faithscope.methods.bilstm import as_read_by
+from faithscope.methods.explain import EXPLAIN_BATCH, choose_explain_batch
 from faithscope.methods.layout import Inputs
 from faithscope.methods.method import MODALITIES
 from faithscope.metrics import Metric, SaCo, resolve_metrics
@@ -161,6 +162,8 @@ class PerturbProbe:
         check_resolution(metrics, k, most, request.units)
         say_what_the_cpu_does(model.device)
         forward, size = _tried_out(model, request, placed(images, model.device))
+        wanted = [(column.method, column.draw) for column in chosen.columns if column.method]
+        together = min(size, choose_explain_batch(model, placed(images, model.device), wanted))
         setup = Setup(
             request=request,
             k=k,
@@ -168,6 +171,7 @@ class PerturbProbe:
             forward=forward,
             fill=fill,
             batch_size=size,
+            explain_batch=together,
             columns=chosen.columns,
             metrics=metrics,
             maps=maps,
@@ -199,6 +203,7 @@ class PerturbProbe:
             },
             threads=threads_for(model.device),
             shard=max(1, min(SHARD, (1 << 27) // (len(chosen.columns) * n))),
+            explain_batch=0 if together == min(size, EXPLAIN_BATCH) else together,
         )
         per_image = passes_per_image(metrics, most, len(chosen.columns), k=k)
         tasks = _tasks(data, plan.shard, per_image)
@@ -220,7 +225,9 @@ class PerturbProbe:
         plan = planned.plan.model_copy(update={"given": given})
         if there is None or not isinstance(before := there.request, Perturb):
             return replace(planned, plan=plan)
-        plan = plan.model_copy(update={"threads": there.threads})
+        plan = plan.model_copy(
+            update={"threads": there.threads, "explain_batch": there.explain_batch}
+        )
         setup, changes = worker.setup, dict[str, Any]()
         if request.precision == "auto" and before.precision != setup.forward.precision:
             changes["precision"] = before.precision
@@ -228,6 +235,8 @@ class PerturbProbe:
         if request.batch_size == "auto":
             changes["batch_size"] = before.batch_size
             setup = replace(setup, batch_size=int(before.batch_size))
+        together = there.explain_batch or min(setup.batch_size, EXPLAIN_BATCH)
+        setup = replace(setup, explain_batch=together)
         plan = plan.model_copy(update={"request": plan.request.model_copy(update=changes)})
         return replace(planned, plan=plan, worker=replace(worker, setup=setup))
 
