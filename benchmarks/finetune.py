@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from faithscope.data.text import TokenData
 from faithscope.data.text_sources import load_text
-from faithscope.probes.retrain.finetune import FinetuneLearner, _adam, warm_up_and_decay
+from faithscope.probes.retrain.finetune import FinetuneLearner, make_optimizer, warm_up_and_decay
 
 WARM = 10
 """Steps before the clock starts, one at a time."""
@@ -39,7 +39,7 @@ def wait(device: str) -> None:
 def one_at_a_time(learner: FinetuneLearner, data: TokenData, steps: int) -> float:
     """Seconds of a step, straightforward."""
     module = learner.checkpoint.build(0).to(learner.device).train()
-    optimizer = _adam(module, learner.recipe)
+    optimizer = make_optimizer(module, learner.recipe)
     size = learner.recipe.batch_size
     order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
     started = 0.0

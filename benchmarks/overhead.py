@@ -1,20 +1,28 @@
-"""How much slower is `evaluate` than bare forwards of the same number and batch size?
+r"""How much slower is `evaluate` than bare forwards of the same number and batch size?
 
 Maps are given, so that only ranking, perturbing, running and scoring are timed. Both sides are
 measured in turn, in one process, on the same machine; the ratio is of their medians. Texts have the
-lengths of SST's test sentences, and bare forwards of texts run those of one length together.
+lengths of SST's test sentences, and bare forwards of texts run those of one length together. With
+`--compile`, `evaluate` runs the compiled model, and compiled bare forwards stand beside the others.
 
     python benchmarks/overhead.py                                  # vit_tiny, CPU, 1 thread
     python benchmarks/overhead.py --model bundled:cifar10_vit --images 8 --cpu-time
-    python benchmarks/overhead.py --model vit_base_patch16_224 --device cuda --images 256
+    python benchmarks/overhead.py --device cuda --images 256 --model vit_base_patch16_224
+    python benchmarks/overhead.py --device cuda --images 256 --model vit_base_patch16_224 --compile
     python benchmarks/overhead.py --texts 8                        # of MiniLM's size, CPU, 1 thread
     python benchmarks/overhead.py --texts 20000 --device cuda --maps 3
+
+Several models, fills and numbers of pictures make a table, a line for each:
+
+    … --model vit_base_patch16_224 vit_large_patch16_224 --fill mean noise blur inpaint \
+        --pictures 1000 0
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import platform
 import statistics
@@ -40,12 +48,14 @@ from faithscope.probes.perturb.plan import plan_map
 
 SST = (2, 7, 8, 10, 11, 13, 14, 15, 17, 18, 19, 20, 21, 23, 24, 25, 27, 29, 32, 35, 56)
 """Words of SST's test sentences, at every 5 % of them."""
+VARIED = ("model", "fill", "pictures")
+"""Options of which several values make a line each."""
 
 
 def main() -> None:
-    """Measure, print a line per round and the ratio, and one line of JSON."""
+    """Measure every model, fill and number of pictures in turn, and print a table of them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="vit_tiny_patch16_224")
+    parser.add_argument("--model", nargs="+", default=["vit_tiny_patch16_224"])
     parser.add_argument("--images", type=int, default=2)
     parser.add_argument("--texts", type=int, help="so many texts instead of images")
     parser.add_argument("--maps", type=int, default=11)
@@ -53,13 +63,34 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="1 on a CPU, the library's choice on a GPU")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--fill", default="auto")
+    parser.add_argument("--fill", nargs="+", default=["auto"])
+    parser.add_argument("--pictures", nargs="+", type=int, default=[1000], help="images kept small")
     parser.add_argument("--patch-maps", action="store_true", help="maps that hide whole regions")
     parser.add_argument("--bare-batch", type=int, help="of bare forwards; by default the same")
+    parser.add_argument("--compile", action="store_true", help="evaluate(…, compile=True)")
     parser.add_argument("--cpu-time", action="store_true", help="of a machine that others use, too")
     options = parser.parse_args()
     if options.threads or options.device == "cpu":
         torch.set_num_threads(options.threads or 1)
+    print(
+        f"faithscope {fs.__version__}, Python {platform.python_version()}, timm {timm.__version__}"
+    )
+    lines = [
+        measured(argparse.Namespace(**{**vars(options), **dict(zip(VARIED, case, strict=True))}))
+        for case in itertools.product(*(getattr(options, name) for name in VARIED))
+    ]
+    print("\n| model | fill | pictures | bare forwards/s | evaluate, passes/s | rate |")
+    print("|---|---|---|---|---|---|")
+    for line in lines:
+        print(
+            f"| {line['model']} | {line['fill']} | {line['pictures']} | "
+            f"{line['bare_per_second']:,.1f} | {line['evaluate_per_second']:,.1f} | "
+            f"{1 / line['ratio']:.1%} |"
+        )
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure one of them; print a line per round, the ratio, and one line of JSON."""
     model, data, maps = texts(options) if options.texts else images(options)
 
     def evaluate() -> fs.Result:
@@ -69,10 +100,14 @@ def main() -> None:
             maps=maps,
             random_draws=0,
             fill=options.fill,
+            pictures=options.pictures,
             precision=options.precision,
+            compile=options.compile,
         )
 
+    began = time.perf_counter()
     manifest = evaluate().manifest
+    first = time.perf_counter() - began
     request = manifest.plan.request
     passes, batch, precision = (
         manifest.cost.response_passes,
@@ -80,38 +115,42 @@ def main() -> None:
         request.precision,
     )
     given = calls(model, data, options.maps, passes, options.bare_batch or batch)
-    bare = bare_forwards(model, given, precision)
-    bare()
-    print(f"{model.name}, {passes} passes, batch {batch}, {precision}", flush=True)
-    clock = time.process_time if options.cpu_time else time.perf_counter
-    ours, theirs = [], []
-    for number in range(options.rounds):
-        theirs.append(seconds(bare, clock))
-        ours.append(seconds(evaluate, clock))
-        print(
-            f"round {number + 1}: bare {passes / theirs[-1]:,.1f}/s, "
-            f"evaluate {passes / ours[-1]:,.1f}/s",
-            flush=True,
-        )
-    slow, fast = statistics.median(ours), statistics.median(theirs)
-    print(f"evaluate / bare: {slow / fast:.3f} (rate {fast / slow:.1%} of bare forwards)")
-    device = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
+    sides: dict[str, Callable[[], object]] = {"bare": bare_forwards(model, given, precision)}
+    if options.compile:
+        full = given[:1] * -(-passes // (options.bare_batch or batch))
+        sides["bare_compiled"] = bare_forwards(model, full, precision, compiled=True)
+    for call in sides.values():
+        call()
+    sides["evaluate"] = evaluate
     print(
-        json.dumps(
-            {
-                **vars(options),
-                "model": model.name,
-                "passes": passes,
-                "batch": batch,
-                "precision": precision,
-                "ratio": round(slow / fast, 4),
-                "evaluate_per_second": round(passes / slow, 1),
-                "bare_per_second": round(passes / fast, 1),
-                "machine": device,
-                "torch": torch.__version__,
-            }
-        )
+        f"{model.name}, {passes} passes, batch {batch}, {precision}; first evaluate {first:.1f} s"
     )
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    took: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(options.rounds):
+        for name, call in sides.items():
+            took[name].append(seconds(call, clock))
+        rates = (f"{name} {passes / held[-1]:,.1f}/s" for name, held in took.items())
+        print(f"round {number + 1}: {', '.join(rates)}", flush=True)
+    middle = {name: statistics.median(held) for name, held in took.items()}
+    slow = middle["evaluate"]
+    for name in [*sides][:-1]:
+        share = f"rate {middle[name] / slow:.1%} of {name} forwards"
+        print(f"evaluate / {name}: {slow / middle[name]:.3f} ({share})")
+    device = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
+    line = {
+        **vars(options),
+        "model": model.name,
+        "passes": passes,
+        "batch": batch,
+        "precision": precision,
+        "ratio": round(slow / middle["bare"], 4),
+        **{f"{name}_per_second": round(passes / held, 1) for name, held in middle.items()},
+        "machine": device,
+        "torch": torch.__version__,
+    }
+    print(json.dumps(line), flush=True)
+    return line
 
 
 def images(options: argparse.Namespace) -> tuple[Model, Tensor, dict[str, Tensor]]:
@@ -185,11 +224,12 @@ def batches(count: int, most: int) -> list[int]:
 
 
 def bare_forwards(
-    model: Model, given: list[dict[str, Tensor]], precision: str
+    model: Model, given: list[dict[str, Tensor]], precision: str, *, compiled: bool = False
 ) -> Callable[[], None]:
     """The same number of forwards, same batch size and precision, nothing else."""
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp64": torch.float64}.get(precision)
     runner = model.module if dtype is None else copy.deepcopy(model.module).to(dtype)
+    runner = torch.compile(runner, dynamic=False) if compiled else runner
     device = model.device
 
     def placed(part: Tensor) -> Tensor:

@@ -28,10 +28,10 @@ from faithscope.data.text import TokenData
 from faithscope.data.text_sources import describe, load_text
 from faithscope.data.vocabulary import UNK
 from faithscope.errors import FaithscopeError
+from faithscope.models.tensor_files import read_tensors
 from faithscope.probes.retrain.learners import load_learner
 from faithscope.probes.retrain.masking import Masks, unpacked_model
 from faithscope.probes.retrain.tasks import jobs_by_group, weights_name
-from faithscope.runs.files import read_tensors
 
 CONTROL = "random"
 RECIPE = ("epochs", "batch_size", "learning_rate")

@@ -42,14 +42,14 @@ def test_a_save_that_is_cut_off_leaves_no_run_to_load(vit, tmp_path, monkeypatch
     other = scored(vit, images(), ["gradient"], fill="blur", k=5)
     from faithscope.runs import files as module
 
-    write = module.replace_file
+    write = module.replace_with
 
-    def cut_off(path, content):
+    def cut_off(path, chunks):
         if path.name == "responses.parquet":
             raise KeyboardInterrupt
-        write(path, content)
+        write(path, chunks)
 
-    monkeypatch.setattr(module, "replace_file", cut_off)
+    monkeypatch.setattr(module, "replace_with", cut_off)
     with pytest.raises(KeyboardInterrupt):
         other.save(tmp_path)
     with refused("no finished run"):

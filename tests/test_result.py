@@ -247,6 +247,7 @@ def test_the_manifest_holds_the_whole_protocol(result):
         **{"fill": "mean", "units": "pixels"},
         **{"upsample": "bilinear", "ties": "ascending", "group": "sum", "seed": 0},
         "precision": "fp64",
+        "explain_precision": "auto",
         "random_draws": 3,
         "tolerance": None,
     }

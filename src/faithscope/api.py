@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -25,7 +26,6 @@ from faithscope.data.labels import class_by_name
 from faithscope.data.text import TextData
 from faithscope.errors import FaithscopeError, said, shown, warn
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods, try_methods
-from faithscope.methods.bilstm import as_read_by
 from faithscope.methods.explain import EXPLAIN_BATCH, choose_explain_batch
 from faithscope.methods.layout import Inputs
 from faithscope.metrics import MetricLike
@@ -35,7 +35,7 @@ from faithscope.models.memory import enough_memory
 from faithscope.perturb import to_units
 from faithscope.probes import probe_of
 from faithscope.probes.perturb.failures import all_refused
-from faithscope.probes.perturb.probe import for_modality, with_code, with_units
+from faithscope.probes.perturb.resolve import for_modality, made_in, with_code, with_units
 from faithscope.probes.probe import Probe
 from faithscope.probes.refusals import leave_out
 from faithscope.registry import as_list, listed
@@ -69,7 +69,7 @@ from faithscope.runs.scheduler import (
 from faithscope.runs.stages import KEEP_EVERY
 from faithscope.runs.store import Store, begun_plan, check_folder
 from faithscope.verdicts.compare import compare_findings
-from faithscope.verdicts.sentences import left_out
+from faithscope.verdicts.sentences import left_out, overflow_note
 
 if TYPE_CHECKING:
     from faithscope.runs.ray import Crew
@@ -115,6 +115,7 @@ def explain(
     side: Literal["both", "first", "second"] = ...,
     seed: int = ...,
     output: Literal["auto", "softmax", "sigmoid"] = ...,
+    explain_precision: str = ...,
     strict: bool = ...,
     progress: Report | bool | None = ...,
 ) -> dict[str, Tensor]: ...
@@ -130,6 +131,7 @@ def explain(
     side: Literal["both", "first", "second"] = ...,
     seed: int = ...,
     output: Literal["auto", "softmax", "sigmoid"] = ...,
+    explain_precision: str = ...,
     strict: bool = ...,
     progress: Report | bool | None = ...,
 ) -> Tensor: ...
@@ -145,6 +147,7 @@ def explain(
     side: Literal["both", "first", "second"] = ...,
     seed: int = ...,
     output: Literal["auto", "softmax", "sigmoid"] = ...,
+    explain_precision: str = ...,
     strict: bool = ...,
     progress: Report | bool | None = ...,
 ) -> dict[str, Tensor]: ...
@@ -160,6 +163,7 @@ def explain(
     side: Literal["both", "first", "second"] = "both",
     seed: int = 0,
     output: Literal["auto", "softmax", "sigmoid"] = "auto",
+    explain_precision: str = "auto",
     strict: bool = False,
     progress: Report | bool | None = None,
 ) -> Any:
@@ -181,6 +185,7 @@ def explain(
         seed: of random methods.
         output: how logits become probabilities; "sigmoid" for a module with one logit, of which
             target 1 explains z and target 0 explains -z.
+        explain_precision: of the passes that maps are made from, as in `evaluate`.
         strict: stop with an error where a method would be left out.
         progress: None draws a bar where somebody is watching, of many images; False is silent; a
             function is called with how many are explained.
@@ -191,11 +196,12 @@ def explain(
     """
     model = as_model(model)
     shown_as = {"units": units, "side": side, "upsample": upsample, "output": output}
-    options = {"model": model.name, "data": "given", "seed": seed, "strict": strict, **shown_as}
+    about = {"model": model.name, "data": "given", "seed": seed, "strict": strict}
+    options = {**about, "explain_precision": explain_precision, **shown_as}
     request = for_modality(check_request(Perturb, options), model)
     model = with_units(model.with_output(request.output), request)
     say_what_the_cpu_does(model.device)
-    chosen = as_read_by(model, resolve_methods(methods, model.modality))
+    chosen = made_in(request, model, resolve_methods(methods, model.modality))
     held = load_data(data, model)
     if isinstance(target, str) and model.classes:
         target = class_by_name(target, model)
@@ -299,8 +305,10 @@ def evaluate(
     random_draws: int = 3,
     seed: int = 0,
     precision: str = "auto",
+    explain_precision: str = "auto",
     tolerance: float | None = None,
     batch_size: int | str = "auto",
+    compile: bool = False,
     limit: int | None = None,
     checkpoint: str | Path | None = None,
     pretrained: bool = True,
@@ -350,8 +358,12 @@ def evaluate(
         random_draws: draws of random attribution, averaged per sample; 0 leaves it out.
         seed: of everything random.
         precision: of the perturbed passes: auto, fp64, fp32, tf32, fp16, bf16.
+        explain_precision: of the passes that maps are made from; "auto" is half precision for
+            integrated gradients on a CUDA GPU, else the model's own type (LRP in float64).
         tolerance: visit images in random order, and stop when every mean is known to within it.
         batch_size: inputs per model call; "auto" chooses once.
+        compile: run perturbed images by a program that torch.compile makes of the model, which
+            takes up to some minutes: for many images on a GPU. Not for texts or fill="drop".
         limit: use only so many images or texts, spread evenly.
         checkpoint: local weights of a model by name.
         pretrained: fetch the library's own weights of a model by name.
@@ -603,7 +615,11 @@ class Prepared:
             if state is None or not isinstance(tasks, list):
                 unit, per = self.probe.unit, self.executor.measure()
                 cost = {unit: self.planned.expected}
-                return Forecast(cost, self.planned.expected * per.get(unit, 0.0), 1)
+                seconds, compiling = (
+                    self.planned.expected * per.get(unit, 0.0),
+                    per.get("compiling"),
+                )
+                return Forecast(cost, seconds, 1, compiling=compiling or 0.0)
             return forecast(state, tasks, self.executor.measure, self.executor.workers)
 
     def run(self, progress: Report | bool | None = None) -> Result:
@@ -797,7 +813,7 @@ def _explained(
     """The maps of a batch by each method, and how many images fitted into memory together."""
     pairs = [(method, 0) for method in methods]
     try:
-        maps, size, _ = explain_images(
+        made = explain_images(
             model, images, goal, pairs, keys=batch.keys, seed=seed, batch_size=size
         )
     except FaithscopeError:
@@ -809,7 +825,9 @@ def _explained(
             f"{labels}: these {model.modality}s cannot be explained ({said(error)}): choose other "
             "methods, or fs.evaluate, which leaves out what fails."
         ) from error
-    return maps, size
+    for label, count in Counter(label for _, label in made.overflowed).items():
+        warn(overflow_note(label, count, model.modality))
+    return made.maps, made.batch_size
 
 
 def _check_targets(goals: Tensor | None, count: int) -> None:

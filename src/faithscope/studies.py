@@ -23,7 +23,7 @@ from faithscope.api import Prepared, prepare_request, prepare_typed
 from faithscope.errors import FaithscopeError, choose, shown, unknown, warn
 from faithscope.models import Model
 from faithscope.probes import probe_of
-from faithscope.probes.perturb.probe import OF_A_NAME, load_named_model, with_model
+from faithscope.probes.perturb.resolve import OF_A_NAME, load_named_model, with_model
 from faithscope.report.page import write_page
 from faithscope.report.plots import write_figures
 from faithscope.report.tables import write_tables

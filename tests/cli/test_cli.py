@@ -524,7 +524,8 @@ def test_demo(tmp_path, monkeypatch):
 
 
 def test_demo_refuses_what_makes_no_sense(tmp_path):
-    assert "limit must be at least 1" in fails("demo", "--images", 0, "--out", tmp_path)
+    said = fails("demo", "--images", 0, "--out", tmp_path / "none")
+    assert "--images must be at least 1" in said and not (tmp_path / "none").exists()
     (tmp_path / "file").write_text("taken")
     assert "cannot be made" in fails("demo", "--out", tmp_path / "file")
 

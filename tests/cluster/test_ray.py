@@ -41,6 +41,11 @@ def test_an_evaluation_is_that_of_this_process(machines, workers):
     assert_same_tables(evaluate(**options, **machines.on(workers)), evaluate(**options))
 
 
+@pytest.mark.slow
+def test_a_compiled_model_is_compiled_where_it_runs(machines):
+    assert_same_tables(evaluate(compile=True, **machines.on(2)), evaluate(compile=True))
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_retraining_is_that_of_this_process(machines, workers):
     assert_same_tables(retrain(**machines.on(workers)), retrain())

@@ -8,6 +8,8 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -105,6 +107,24 @@ def test_pairs_come_by_the_usual_columns(tmp_path):
     assert [item.texts for item in loaded(PAIRS).items] == [*PAIRS]
 
 
+TABLES: dict[str, Any] = {
+    "pandas": lambda columns: pd.DataFrame(columns, index=[7, 7, 8]),
+    "arrow": pa.table,
+    "polars": lambda columns: pytest.importorskip("polars").DataFrame(columns),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_is_read_row_by_row_not_column_by_column(kind):
+    texts, labels = ["a good film", None, "bad"], ["good", "bad", "bad"]
+    data = loaded(TABLES[kind]({"sentence": texts, "label": labels, "id": [5, 6, 7]}), LABELLED)
+    assert [item.text for item in data.items] == ["a good film", "", "bad"]
+    assert data.labels is not None and data.labels.tolist() == [2, 0, 0]
+    assert data.sample_names == ["5", "6", "7"]
+    with refused("no text in a column", "columns body"):
+        loaded(TABLES[kind]({"body": texts}))
+
+
 def test_a_limit_takes_texts_from_all_over_and_keeps_their_names():
     held = loaded(TEXTS, limit=2)
     assert [TEXTS[int(name)] for name in held.sample_names] == [item.text for item in held.items]
@@ -186,12 +206,17 @@ def test_what_is_no_text_is_refused(data):
         ("missing.csv", ["no file or folder 'missing.csv'"]),
         ("folder/missing", ["no file or folder"]),
         ([{"body": "a film"}], ["no text in a column", "columns body"]),
+        ([{"text": "bad"}, {"text": 5}], ["text 1 holds 5 for a text", "in quotes"]),
         ([{"text": "a film", "id": 1}, {"text": "bad", "id": 1}], ["2 texts are called '1'"]),
         ({"input_ids": [[2, 99]]}, ["the token 99", "0 to 71"]),
         ({"input_ids": [[1, 5]]}, ["attention_mask"]),
         ({"input_ids": [[0, 5, 2, 1]]}, ["attention_mask"]),
         ({"input_ids": [[0, 5, 2]], "attention_mask": [[1, 1]]}, ["one shape"]),
         ({"input_ids": [[5] * 65]}, ["65 tokens", "reads 64"]),
+        ({"input_ids": torch.ones(0, 5, dtype=torch.int64)}, ["no texts"]),
+        ({"input_ids": torch.ones(2, 0, dtype=torch.int64)}, ["None of the 2", "has no tokens"]),
+        ({"input_ids": torch.tensor(1)}, ["attention_mask"]),
+        (pd.DataFrame({"text": ["bad", 5]}), ["this table cannot be read", "a list of dicts"]),
     ],
 )
 def test_texts_that_cannot_be_used_are_refused(data, words):
@@ -285,8 +310,9 @@ def test_a_model_whose_attention_is_not_known():
 
 @pytest.mark.parametrize("method", ["captum:Saliency", "random_patch", "grad_cam(layer=x)"])
 def test_a_method_of_images(method):
-    with refused(f"The method '{method}' is for images", "the model reads texts"):
-        fs.evaluate(MODEL, TEXTS, method)
+    for ask in (fs.evaluate, fs.explain):
+        with refused(f"The method '{method}' is for images", "the model reads texts"):
+            ask(MODEL, TEXTS, method)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,12 @@ from torch.utils.backend_registration import (
 )
 
 NAME = "apple"
+HAS_LIMITS = True
+"""Without them it is a GPU that has float64, and every operation."""
+WAITS: list[str] = []
+"""What the CPU had to wait for the device for, operation by operation."""
+ANSWERS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "equal")
+"""Operations of which the CPU needs the answer before it can go on."""
 MISSING = ("special_ndtri", "frexp", "linalg_svd", "linalg_eigh")
 ACROSS = ("copy_", "_to_copy", "index", "index_put", "index_put_")
 """Operations that take tensors of two devices, too: copies, and indices on the CPU."""
@@ -46,7 +52,7 @@ class OnDevice(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> OnDevice:
-        if inner.dtype == torch.float64:
+        if HAS_LIMITS and inner.dtype == torch.float64:
             raise TypeError(
                 "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support "
                 "float64. Please use float32 instead."
@@ -72,9 +78,11 @@ class OnDevice(Tensor):
     # What torch cannot do with tensors of another class:
 
     def tolist(self) -> Any:
+        WAITS.append("tolist")
         return self.inner.tolist()
 
     def new_tensor(self, values: Any) -> Tensor:
+        WAITS.append("new_tensor")
         return torch.tensor(values, dtype=self.dtype).to(self.device)
 
 
@@ -84,11 +92,12 @@ def _call(func: Any, *args: Any, **kwargs: Any) -> Any:
     here = [held for held in tensors if isinstance(held, OnDevice)]
     name, wanted = func.overloadpacket.__name__, kwargs.get("device")
     stays = bool(here) if wanted is None else wanted.type == NAME
-    if name in MISSING:
+    _note_waits(name, here, tensors, args, kwargs)
+    if HAS_LIMITS and name in MISSING:
         raise NotImplementedError(f"The operator 'aten::{name}' is not implemented for {NAME}.")
     if here and name not in ACROSS and any(held.ndim for held in {*tensors} - {*here}):
         raise RuntimeError(f"{name}: Expected all tensors to be on the same device, {NAME} and cpu")
-    if here and name == "_to_copy" and kwargs.get("dtype") == torch.float64:
+    if HAS_LIMITS and here and name == "_to_copy" and kwargs.get("dtype") == torch.float64:
         raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
     if wanted is not None:
         kwargs["device"] = torch.device("cpu") if stays else wanted
@@ -102,6 +111,19 @@ def _call(func: Any, *args: Any, **kwargs: Any) -> Any:
         return same[id(value)] if id(value) in same else OnDevice(value) if stays else value
 
     return tree_map(outer, made)
+
+
+def _note_waits(name: str, here: list[Any], tensors: list[Any], args: Any, kwargs: Any) -> None:
+    """Note what the CPU waits for: copies, unless they may take their time, and answers."""
+    wanted = kwargs.get("device")
+    across = len(tensors) > len(here) > 0 if name == "copy_" else False
+    if name == "_to_copy" and wanted is not None:
+        across = (wanted.type == NAME) != bool(here)
+    masks = [held for held in here if held.dtype in (torch.bool, torch.uint8)]
+    by_mask = name in ("index", "index_put", "index_put_") and bool(masks)
+    alone = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
+    if (across and not alone) or by_mask or (here and name.startswith(ANSWERS)):
+        WAITS.append(name)
 
 
 def _inner(value: Any) -> Any:

@@ -220,10 +220,10 @@ def test_a_model_that_reads_embeddings_otherwise_is_not_explained():
             fs.explain(other, SINGLE, name, target=0)
 
 
-def test_a_method_of_images_is_unknown_of_texts():
-    with pytest.raises(FaithscopeError, match="Unknown"):
+def test_a_method_of_images_is_said_to_be_that():
+    with pytest.raises(FaithscopeError, match=r"is for images, .* choose attcat, .* of your own"):
         fs.explain(classifier("Bert"), SINGLE, "random_patch")
-    with pytest.raises(FaithscopeError, match="'layer'"):
+    with pytest.raises(FaithscopeError, match=r"is for images, .*: leave out layer"):
         fs.explain(classifier("Bert"), SINGLE, "grad_cam(layer=classifier)")
 
 

@@ -15,6 +15,7 @@ from conftest import NORMALISED, randn, tiny_vit
 from faithscope.methods import METHODS
 from faithscope.models import device as devices
 from faithscope.perturb import FILLS, to_pixels
+from faithscope.probes.perturb import ask, worker
 from families import refused
 
 IMAGES = randn(3, 3, 16, 16, seed=2, dtype=torch.float32)
@@ -97,6 +98,41 @@ def test_scores_are_those_of_the_cpu(fill: str, units: str) -> None:
             np.testing.assert_allclose(
                 one.values(method, metric), other.values(method, metric), atol=1e-5
             )
+
+
+@pytest.mark.parametrize("fill", ["mean", "black", "noise", "blur", "inpaint"])
+@pytest.mark.parametrize("k", [3, "auto"])
+@pytest.mark.parametrize("units", ["pixels", "patches"])
+def test_a_gpu_with_float64_is_waited_for_once_a_shard(monkeypatch, fill, k, units) -> None:
+    """The ranks are planned on the CPU; what else is copied is copied while the GPU goes on."""
+    waits: dict[str, list[str]] = {}
+
+    def noted(module: object, name: str) -> None:
+        call = getattr(module, name)
+
+        def wrapped(*args: object, **options: object) -> object:
+            apple.WAITS.clear()
+            made = call(*args, **options)
+            waits.setdefault(name, []).extend(apple.WAITS)
+            return made
+
+        monkeypatch.setattr(module, name, wrapped)
+
+    monkeypatch.setattr(apple, "HAS_LIMITS", False)
+    monkeypatch.setattr(devices, "WITHOUT_FLOAT64", {"mps"})
+    for module in (devices, ask):
+        monkeypatch.setattr(module, "COPIES_ALONE", {apple.NAME})
+    noted(worker, "ask_shard")
+    noted(worker, "shard_tables")
+    options = {"maps": MAPS, "fill": fill, "k": k, "units": units, "target": "label"}
+    options |= {"random_draws": 0, "precision": "fp32", "labels": [0, 1, 2]}
+    one, other = (fs.evaluate(model(place), IMAGES, **options) for place in (apple.NAME, "cpu"))
+    looks = [name for name in waits["ask_shard"] if name == "_local_scalar_dense"]
+    assert len(waits["ask_shard"]) - len(looks) == 1 and waits["shard_tables"] == []
+    assert bool(looks) == (fill == "inpaint")
+    for method in one.methods:
+        found, expected = (run.values(method, "aopc") for run in (one, other))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:The device")

@@ -180,6 +180,6 @@ def test_the_demo(tmp_path, monkeypatch):
 
 
 def test_the_demo_refuses_what_makes_no_sense(tmp_path):
-    assert "limit must be at least 1" in fails("demo", "--text", "--texts", 0, "--out", tmp_path)
+    assert "--texts must be at least 1" in fails("demo", "--text", "--texts", 0, "--out", tmp_path)
     assert "--images has no effect with --text" in fails("demo", "--text", "--images", 3)
     assert "--texts needs --text" in fails("demo", "--texts", 3)

@@ -292,6 +292,8 @@ def test_what_a_bilstm_has_not_is_refused_by_name(single: tuple[str, str]) -> No
         fs.evaluate(name, [("a film", "good")], "gradient")
     with refused("is not for texts"):
         fs.evaluate(name, data, "gradient", fill="mean")
+    with refused('holds another run (kind is "retrain" there and "perturb" here)'):
+        fs.evaluate(name, data, "gradient", "aopc", out=name.removeprefix("run:"))
 
 
 def test_runs_that_hold_no_such_model(single: tuple[str, str], tmp_path: Path) -> None:
@@ -303,8 +305,10 @@ def test_runs_that_hold_no_such_model(single: tuple[str, str], tmp_path: Path) -
         fs.load_model(f"run:{tmp_path}")
     with refused("is a trained model"):
         fs.load_model(name, pretrained=False)
-    with refused("Unknown option of model of a run"):
+    with refused("Unknown option of model 'run'"):
         fs.load_model(f"{name}(sed=1)")
+    with refused("The option 'seed' of model 'run' is a whole number, got 'x'"):
+        fs.load_model(f"{name}(seed=x)")
     assert "trained no model with seed 9" in fails(
         "evaluate", "--model", f"{name}(seed=9)", "--data", single[1]
     )
@@ -313,15 +317,20 @@ def test_runs_that_hold_no_such_model(single: tuple[str, str], tmp_path: Path) -
         target.mkdir(parents=True)
         file = folder / "artifacts" / "models" / "k000-s0.safetensors"
         (target / file.name).write_bytes(file.read_bytes())
+        (target / "k000-s0 (copy).safetensors").write_bytes(b"made by a file manager")
     with refused("holds 2 runs: name one", str(tmp_path / "study" / "two")):
         fs.load_model(f"run:{tmp_path / 'study'}")
     one, two = (tmp_path / "study" / copy for copy in ("one", "two"))
     assert fs.load_model(f"run:{one}").fingerprint == fs.load_model(name).fingerprint
+    bracketed = (tmp_path / "one").with_name("rüns (1)")
+    (tmp_path / "study" / "one").rename(bracketed)
+    for way in (f"run:{bracketed}", f"run:{bracketed}(seed=0)"):
+        assert fs.load_model(way).name == way
     held = target / file.name
     content = bytearray(held.read_bytes())
     content[-1] ^= 1
     held.write_bytes(content)
-    with refused("cannot be used (its hash differs)"):
+    with refused("cannot be used (its hash differs)", "run fs.roar again"):
         fs.load_model(f"run:{two}")
     tensors, about = read_tensors(file.read_bytes())
     held.write_bytes(tensor_file(tensors, {k: v for k, v in about.items() if k != "card"}))

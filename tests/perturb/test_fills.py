@@ -148,6 +148,15 @@ def test_inpainting_to_the_end_is_the_exact_solution(kind):
         np.testing.assert_allclose(got.numpy(), exact, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["scattered", "blocks"])
+@pytest.mark.parametrize("share", [0.1, 0.9, 0.98])
+def test_inpainting_takes_few_steps_however_large_the_holes_are(kind, share):
+    images, masks = picture(150, 224, batch=1), mask_of(kind, share, 150, 224, batch=1)
+    few = interpolate_missing(images, masks, max_iterations=9)
+    exact = interpolate_missing(images, masks, tolerance=1e-12)
+    assert (few - exact).abs().max() < 0.01
+
+
 def test_sums_of_shifted_images_are_the_convolution():
     """What a CPU does, against what another device does."""
     values = randn(2, 3, 9, 12)

@@ -96,6 +96,20 @@ def test_other_metrics_and_another_folder(all_are_large, tmp_path: Path) -> None
     assert_same(fs.load_result(tmp_path / "again"), expected)
 
 
+def test_a_way_to_a_run_may_be_relative_and_there_may_be_several(
+    all_are_large, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    evaluated, loaded = evaluate(Path("run")), fs.load_result("run")
+    Path("link").symlink_to("run")
+    monkeypatch.chdir("/")
+    for result in (evaluated, loaded):
+        for way in ("run", "link"):
+            result.save(tmp_path / way)
+            assert_same(result, in_memory())
+    assert_same(fs.load_result(tmp_path / "run"), in_memory())
+
+
 def test_trainings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole = prepared(BagLearner(), None).run()
     monkeypatch.setattr(files, "GROUP", 300)

@@ -23,6 +23,7 @@ from faithscope.cli.shared import (
     saying,
 )
 from faithscope.errors import FaithscopeError
+from faithscope.registry import check_whole
 from faithscope.request import Given, Perturb, Place, check_request
 
 DEMO_METHODS = (
@@ -103,6 +104,7 @@ def demo(
         shown, limit = TEXTS, DEMO_TEXTS if texts is None else texts
     elif texts is not None:
         raise FaithscopeError("--texts needs --text: add it, or leave it out.")
+    check_whole("--texts" if text else "--images", limit, 1)
     out = out or Path(shown.folder)
     make_folder(out)
     with one_thread() if text else nullcontext():

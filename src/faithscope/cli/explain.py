@@ -37,7 +37,8 @@ STORY_DRAWS = 10
 """Draws of random attribution in a story: one draw on one sample may be lucky."""
 OPTIONS = (
     *("model", "methods", "output", "k", "fill", "units", "side", "upsample"),
-    *("random_draws", "seed", "checkpoint", "pretrained", "device", "trust_remote_code"),
+    *("random_draws", "seed", "explain_precision", "checkpoint", "pretrained", "device"),
+    "trust_remote_code",
 )
 
 
@@ -111,7 +112,7 @@ def explain(
     with waiting(f"loading {request.model}"):
         from faithscope.api import prepare_request
         from faithscope.models import TextModel
-        from faithscope.probes.perturb.probe import load_named_model, with_code, with_model
+        from faithscope.probes.perturb.resolve import load_named_model, with_code, with_model
 
         model, shown = load_named_model(request, allow_code=True), None
         data: Any
@@ -309,7 +310,8 @@ def make_maps(
     from faithscope import api
 
     protocol = result.manifest.protocol
-    options = {name: protocol[name] for name in ("upsample", "side") if name in protocol}
+    also = ("upsample", "side", "explain_precision")
+    options = {name: protocol[name] for name in also if name in protocol}
     maps: dict[str, Any] = api.explain(
         model,
         data,

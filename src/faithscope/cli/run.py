@@ -104,7 +104,7 @@ def run(
         note(f"{label}: not measured; it would import {', '.join(names)}")
     total = Forecast(
         _summed([cost.cost for cost in costs.values()]),
-        *(sum(getattr(cost, part) for cost in costs.values()) for part in PARTS),
+        **{part: sum(getattr(cost, part) for cost in costs.values()) for part in PARTS},
     )
     if costs:
         say(f"{len(costs)} run{'s' * (len(costs) != 1)}, {total}", stderr=as_json)
@@ -145,7 +145,7 @@ def run(
         raise typer.Exit(SOME_FAILED)
 
 
-PARTS = ("seconds", "tasks", "finished", "again")
+PARTS = ("seconds", "tasks", "finished", "again", "compiling")
 
 
 def _summed(costs: list[Any]) -> dict[str, float]:

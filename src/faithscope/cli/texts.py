@@ -14,7 +14,7 @@ from faithscope.data.text_samples import TextSamples, load_texts
 from faithscope.errors import FaithscopeError, quoted
 from faithscope.models import Model, TextModel
 from faithscope.models.text_model import Encoded
-from faithscope.probes.perturb.probe import for_modality, with_units
+from faithscope.probes.perturb.resolve import for_modality, with_units
 from faithscope.request import Perturb
 
 if TYPE_CHECKING:

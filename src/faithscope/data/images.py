@@ -196,7 +196,7 @@ class TensorImages(IndexedImages):
         images = torch.stack([self.images[position].detach() for position in positions])
         fine = torch.isfinite(images).flatten(1).all(1).tolist()
         kept = [position for position, good in zip(positions, fine, strict=True) if good]
-        images = images[torch.tensor(fine)]
+        images = images if all(fine) else images[torch.tensor(fine)]
         digests = image_digests(images)
         names = self.sample_names
         return Batch(

@@ -19,14 +19,14 @@ from torch import Tensor
 from faithscope.data.decoding import read_image
 from faithscope.data.files import EXTENSIONS
 from faithscope.data.images import bundled_pixels, choose_subset, tiles_of
-from faithscope.data.sources import KIND, open_cifar, split_options
+from faithscope.data.sources import KIND, open_cifar
 from faithscope.data.splits import stratified_part
 from faithscope.data.tensors import as_tensor, why_unread
 from faithscope.data.text import SPLITS
 from faithscope.errors import FaithscopeError, quoted, shown
 from faithscope.models.model import CHANNELS
 from faithscope.registry import check_options, check_whole
-from faithscope.request import as_path, existing_path
+from faithscope.request import as_path, existing_path, split_options
 
 VALIDATION_SHARE, TEST_SHARE = 0.1, 0.2
 """Of the training images, where there is no such split."""

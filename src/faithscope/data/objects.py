@@ -290,7 +290,8 @@ def _warn_of_raw_floats(images: Sequence[Tensor] | Tensor, model: Model, whose: 
 
     One colour all over says nothing. Shapes: images [B, C, H, W], or [C, H, W] each.
     """
-    finite = (image[image.isfinite()].float() for image in images[:LOOKED_AT])
+    fine = ((image, image.isfinite()) for image in images[:LOOKED_AT])
+    finite = ((image if good.all() else image[good]).float() for image, good in fine)
     held = [image for image in finite if image.numel()]
     if not model.mean or not held:
         return

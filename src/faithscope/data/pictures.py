@@ -27,18 +27,18 @@ def photographs(images: Tensor, mean: Sequence[float] | None, std: Sequence[floa
 
     Shapes: [B, C, H, W] -> [B, H, W, 3] in 0…1.
     """
-    pixels = images.detach().cpu().double().numpy()
+    pixels: Array = images.detach().cpu().double().numpy()
     channels = (1, pixels.shape[1])
     if mean is not None and std is not None and len(mean) in channels and len(std) in channels:
-        pixels = pixels * np.reshape(std, (-1, 1, 1)) + np.reshape(mean, (-1, 1, 1))
+        pixels = pixels * np.reshape(std, (-1, 1, 1))
+        pixels += np.reshape(mean, (-1, 1, 1))
     else:
         low = pixels.min(axis=(1, 2, 3), keepdims=True)
         spread = pixels.max(axis=(1, 2, 3), keepdims=True) - low
         pixels = (pixels - low) / np.where(spread > 0, spread, 1)
     if pixels.shape[1] != 3:
         pixels = pixels.mean(1, keepdims=True).repeat(3, axis=1)
-    colours: Array = pixels.clip(0, 1).transpose(0, 2, 3, 1)
-    return colours
+    return pixels.clip(0, 1, out=pixels).transpose(0, 2, 3, 1)
 
 
 def scale_map(values: Array) -> tuple[str, Array]:
@@ -50,21 +50,27 @@ def scale_map(values: Array) -> tuple[str, Array]:
     >>> scale_map(np.array([[1.0, 3.0], [3.0, 3.0]]))
     ('plain', array([[0., 1.], [1., 1.]]))
     """
-    if not np.isfinite(values).all():
-        return "nan", np.zeros(values.shape)
-    low, high = float(values.min()), float(values.max())
-    if low == high:
-        return "constant", np.zeros(values.shape)
-    if max(-low, high) > 1e300:  # or a difference would overflow
-        values, low, high = values * 2.0**-64, low * 2.0**-64, high * 2.0**-64
-    if low < 0 < high:
-        return "signed", (values / _bound(np.abs(values))).clip(-1, 1)
-    return "plain", ((values - low) / _bound(values - low)).clip(0, 1)
+    kinds, scaled = scale_maps(values[None])
+    return kinds[0], scaled[0]
 
 
-def _bound(sizes: Array) -> float:
-    """The value at which colours saturate; the largest if most of the map is zero."""
-    return float(np.percentile(sizes, CLIPPED)) or float(sizes.max())
+def scale_maps(maps: Array) -> tuple[list[str], Array]:
+    """The same of maps [B, ...], all at once: each one's kind, and its values."""
+    values = maps.reshape(len(maps), -1)
+    finite = np.logical_and.reduce(np.isfinite(values), axis=1)
+    values = np.where(finite[:, None], values, 0.0)
+    low, high = values.min(1), values.max(1)
+    is_huge = np.maximum(-low, high) > 1e300  # or a difference would overflow
+    if is_huge.any():
+        values *= np.where(is_huge, 2.0**-64, 1.0)[:, None]
+        low, high = values.min(1), values.max(1)
+    constant, signed = low == high, (low < 0) & (high > 0)
+    sizes = np.where(signed[:, None], np.abs(values), values - low[:, None])
+    bound = np.percentile(sizes, CLIPPED, axis=1)
+    bound = np.where(bound == 0, sizes.max(1), bound)  # most of the map is zero
+    scaled = np.where(signed[:, None], values, sizes) / np.where(constant, 1.0, bound)[:, None]
+    kinds = np.select([~finite, constant, signed], ["nan", "constant", "signed"], "plain")
+    return kinds.tolist(), scaled.clip(-1, 1).reshape(maps.shape)
 
 
 def picture_rows(
@@ -83,8 +89,8 @@ def picture_rows(
     Shapes: images [S, C, H, W], maps [S, h, w] by method.
     """
     shown = []
-    for photograph in photographs(images, mean, std):
-        kind, small, file = thumbnail(photograph)
+    for place in range(len(images)):  # one at a time stays in the processor's caches
+        kind, small, file = thumbnail(photographs(images[place : place + 1], mean, std)[0])
         shown.append((kind, small.height, small.width, file))
     return _with_maps(samples, shown, maps)
 
@@ -120,22 +126,34 @@ def _with_maps(
     shown: Sequence[tuple[str, int, int, bytes]],
     maps: Mapping[str, Tensor],
 ) -> dict[str, list[Any]]:
+    made = {method: _map_cells(values) for method, values in maps.items()}
     rows: list[tuple[str, str, str, int, int, bytes]] = []
     for place, itself in enumerate(shown):
         rows.append((samples[place], "", *itself))
-        for method, values in maps.items():
-            kind, scaled = scale_map(values[place].cpu().double().numpy())
-            signed = kind == "signed"
-            content = (128 + 127 * scaled if signed else 255 * scaled).round().astype(np.uint8)
-            rows.append((samples[place], method, kind, *content.shape, content.tobytes()))
+        rows += [(samples[place], method, *cells[place]) for method, cells in made.items()]
     names = ("sample", "method", "kind", "height", "width", "content")
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
     return dict(zip(names, map(list, columns), strict=True))
 
 
+def _map_cells(maps: Tensor) -> list[tuple[str, int, int, bytes]]:
+    """Kind, height, width and bytes of each map of [S, h, w]."""
+    if not len(maps):
+        return []
+    kinds, scaled = scale_maps(maps.cpu().double().numpy())
+    signed = np.array([kind == "signed" for kind in kinds])[:, None, None]
+    contents = np.where(signed, 128 + 127 * scaled, 255 * scaled).round().astype(np.uint8)
+    height, width = contents.shape[1:]
+    return [
+        (kind, height, width, content.tobytes())
+        for kind, content in zip(kinds, contents, strict=True)
+    ]
+
+
 def thumbnail(photograph: Array) -> tuple[str, Image.Image, bytes]:
     """A small picture of [H, W, 3] in 0…1: the format of its file, itself, and the file."""
-    image = Image.fromarray((255 * photograph).round().astype(np.uint8))
+    pixels = 255 * photograph
+    image = Image.fromarray(np.rint(pixels, out=pixels).astype(np.uint8))
     image.thumbnail((IMAGE_SIDE, IMAGE_SIDE), Image.Resampling.LANCZOS)
     kind, options = "jpeg", {"quality": 85}
     if max(image.size) <= CRISP_SIDE:

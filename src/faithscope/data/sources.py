@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +34,12 @@ from faithscope.data.text_files import kind_of
 from faithscope.errors import FaithscopeError, choose, first_line, quoted, shown
 from faithscope.models import BUNDLE, Model, TextModel
 from faithscope.models.model import CHANNELS
-from faithscope.registry import Registry, check_options, check_whole, parse_spec, registry
-from faithscope.request import as_path, existing_path
+from faithscope.registry import Registry, check_options, check_whole, registry
+from faithscope.request import as_path, existing_path, split_options
 
 Source = Callable[..., ImageData]
 SOURCES: Registry[Source] = Registry("data source", group="faithscope.data")
 KIND = "data source"
-MOST_BRACKETS = 100
-"""More than a name with options has: each is tried as the one where the options begin."""
 
 
 def load_data(
@@ -144,24 +141,6 @@ def _load_named(name: str | Path, model: Model, limit: int | None, seed: int | N
         f"There is no folder or image {quoted(name)}{no_text}: give a path, a pattern such as "
         f"'photos/*.jpg', 'bundled:cifar10' or '{example}'."
     )
-
-
-def split_options(text: str) -> tuple[str, dict[str, Any]]:
-    """Cut the options off a name that may itself hold brackets, as paths do.
-
-    >>> split_options("sets (old)/cifar(split=train)")
-    ('sets (old)/cifar', {'split': 'train'})
-    """
-    text = text.strip()
-    if not text.endswith(")") or existing_path(text) is not None:
-        return text, {}
-    for bracket in islice(re.finditer(r"\(", text), MOST_BRACKETS):
-        try:
-            _, options = parse_spec(f"_{text[bracket.start() :]}")
-        except FaithscopeError:
-            continue
-        return text[: bracket.start()].strip(), options
-    return parse_spec(text)
 
 
 # The bundle

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -31,7 +32,6 @@ from faithscope.data.labels import (
 )
 from faithscope.data.own_texts import KINDS, SECOND_TEXT, read_table
 from faithscope.data.sources import SOURCES as IMAGES
-from faithscope.data.sources import split_options
 from faithscope.data.tensors import as_tensor
 from faithscope.data.text import TextData, Texts, Words
 from faithscope.data.text_files import kind_of
@@ -39,6 +39,7 @@ from faithscope.data.text_sources import SAMPLES, TEXT_SOURCES, WORDS, load_text
 from faithscope.errors import (
     FaithscopeError,
     check_encodable,
+    first_line,
     quoted,
     shortened,
     shown,
@@ -50,7 +51,7 @@ from faithscope.models.bilstm_text import BiLSTMText
 from faithscope.models.text_model import Encoded, batch_of
 from faithscope.models.tokens import NO_UNIT
 from faithscope.registry import check_options, listed
-from faithscope.request import existing_path
+from faithscope.request import existing_path, split_options
 
 LABEL_KEYS = ("label", "labels")
 USUAL: Mapping[str, Sequence[str]] = {
@@ -231,8 +232,9 @@ def load_texts(
             file (options text, auxiliary, label name its columns), of which every row is used;
             ``hf:ID or folder`` (also split, config); another name that `fs.roar` takes
             (``sst:FOLDER``: its test split); the bundled sentences, ``bundled:sst``, or one of
-            them, ``bundled:sst:7``; a `datasets.Dataset`; tokens, as a tokenizer gives them
-            (``input_ids``, ``attention_mask``) or ids [B, T]; what `fs.load_data` gave.
+            them, ``bundled:sst:7``; a `datasets.Dataset`; a table of pandas, polars or pyarrow;
+            tokens, as a tokenizer gives them (``input_ids``, ``attention_mask``) or ids [B, T];
+            what `fs.load_data` gave.
         model: whose tokenizer encodes them.
         labels: class numbers or names, if the data has none of its own.
         limit: use only so many, spread evenly.
@@ -261,6 +263,8 @@ def _items(data: Any, model: TextModel) -> tuple[str, list[Item], Sequence[str] 
         return data.name, _of_split(data.test), data.classes
     if is_rows(data):
         return rows_name(data), _of_rows(data, {}, "The data set"), row_classes(data)
+    if hasattr(data, "columns"):
+        return "table", _of_rows(_table_rows(data, model), {}, "The table"), None
     tokens = _as_tokens(data, model)
     if tokens is not None:
         return "tokens", _of_tokens(tokens, model), None
@@ -268,6 +272,18 @@ def _items(data: Any, model: TextModel) -> tuple[str, list[Item], Sequence[str] 
         raise FaithscopeError(f"{_reads_texts(model)}, got {shown(data)}: {GIVE}.")
     items = [_of_object(one, place, model) for place, one in enumerate(listed(data, "texts"))]
     return "texts", items, None
+
+
+def _table_rows(data: Any, model: TextModel) -> list[dict[str, Any]]:
+    """The rows of a table of pandas, polars or pyarrow, which by itself is a list of columns."""
+    try:
+        rows: list[dict[str, Any]] = pa.table(data).to_pylist()
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise FaithscopeError(
+            f"{_reads_texts(model)}, and this table cannot be read ({first_line(error)}): give its "
+            "rows, a list of dicts."
+        ) from None
+    return rows
 
 
 def _as_tokens(data: Any, model: TextModel) -> Mapping[str, Any] | None:
@@ -378,7 +394,9 @@ def _of_row(row: Mapping[str, Any], options: Mapping[str, Any], what: str) -> It
     first, pair, label, name = (_held(row, keys[column]) for column in USUAL)
     if first is None and any(key in row for key in keys["text"]):
         first = ""  # which costs this text alone
-    if not isinstance(first, str):
+    if first is not None and not isinstance(first, str):
+        raise FaithscopeError(f"{what} holds {shown(first)} for a text: write it in quotes.")
+    if first is None:
         columns = ", ".join(map(str, row))
         raise FaithscopeError(
             f"{what} has no text in a column {' or '.join(keys['text'])}, but the columns "
@@ -436,7 +454,7 @@ def _of_tokens(batch: Mapping[str, Any], model: TextModel) -> list[Item]:
 def _refuse_padding(ids: Sequence[Sequence[int]], model: TextModel) -> None:
     """Tokens alone do not say whether those at the ends are read."""
     pad = model.specials["pad"]
-    if pad is None:
+    if pad is None or not ids:
         return
     before, after = (
         {next((at for at, token in enumerate(row) if token != pad), len(row)) for row in rows}
@@ -458,7 +476,7 @@ def _rows(values: Any, model: TextModel) -> list[list[int]]:
         if all(part.ndim == 1 for part in parts):
             return [part.tolist() for part in parts]
     numbers = _numbers(values, model)
-    return numbers.reshape(-1, numbers.shape[-1]).tolist()
+    return (numbers if numbers.ndim == 2 else numbers.reshape(1, -1)).tolist()
 
 
 def _numbers(values: Any, model: TextModel) -> Tensor:

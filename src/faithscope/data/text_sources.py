@@ -29,7 +29,6 @@ from faithscope.data.own_texts import (
     own_data,
 )
 from faithscope.data.snli import load_snli, snli_words
-from faithscope.data.sources import split_options
 from faithscope.data.sst import load_sst, sst_words
 from faithscope.data.text import SPLITS, TEST_METRICS, TextData, Texts, TokenData, Words
 from faithscope.data.text_files import open_text
@@ -38,7 +37,7 @@ from faithscope.data.vocabulary import Vocabulary
 from faithscope.data.words import plain_words
 from faithscope.errors import FaithscopeError, choose, quoted
 from faithscope.registry import Registry, check_options, check_whole
-from faithscope.request import as_path, existing_path
+from faithscope.request import as_path, existing_path, split_options
 
 TextSource = Callable[[str, Mapping[str, Any]], TextData]
 KIND = "text source"

@@ -127,12 +127,15 @@ def _is_attention(measure: Method) -> bool:
 
 
 def as_read_by(model: Model, measures: Sequence[Method]) -> list[Method]:
-    """The same methods; of a BiLSTM `attention` is α, which needs no blocks."""
+    """The same methods; of a BiLSTM `attention` is α, which needs no blocks, none in half."""
+    if not isinstance(model, BiLSTMText):
+        return list(measures)
+    halved = [replace(held, in_half=False) for held in measures]
     return [
         replace(held, function=_alpha, needs=frozenset(), by_layer=False)
-        if isinstance(model, BiLSTMText) and _is_attention(held)
+        if _is_attention(held)
         else held
-        for held in measures
+        for held in halved
     ]
 
 

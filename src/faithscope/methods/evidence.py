@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from faithscope.errors import FaithscopeError, choose
@@ -57,6 +58,11 @@ _NEED_OF = {
     "entered": "tapes",
     "head": "tapes",
 }
+
+
+HALF = frozenset({torch.float16, torch.bfloat16})
+LOSS_SCALE = 256.0
+"""Of half precision: gradients below 6e-8 vanish in fp16, above 65,504 they overflow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +206,19 @@ class Evidence:
     def images(self) -> Tensor:
         """The images [B, C, H, W], in the type that they are explained in."""
         return self.embedded
+
+    @property
+    def scale(self) -> float:
+        """What logits of `read` are multiplied by, so that no gradient vanishes in half precision.
+
+        It is a power of two, so it changes no digit.
+        """
+        return LOSS_SCALE if self.model.dtype in HALF else 1.0
+
+    def read(self, values: Tensor, places: Tensor | slice = slice(None)) -> Tensor:
+        """Run the model on what stands for the inputs at `places`: logits times `scale`."""
+        logits = self.model.read(self.inputs[places], values.to(self.model.dtype))
+        return logits if self.scale == 1 else self.scale * logits.to(values.dtype)
 
     @property
     def vit(self) -> ViTView:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
 
@@ -22,6 +22,7 @@ from faithscope.methods.text import token_evidence
 from faithscope.methods.trace import gather
 from faithscope.models import Model, TokenInputs, converted, undisturbed
 from faithscope.models.device import device_for, float64_device, without_autocast
+from faithscope.models.formats import COARSE, FORMATS, format_of, kernels
 from faithscope.models.memory import OUT_OF_MEMORY, halve, inputs_that_fit, power_of_two
 from faithscope.perturb import to_grids
 
@@ -31,6 +32,19 @@ EXPLAIN_BATCH = 32
 """Images that are explained together, where a GPU's memory does not say how many."""
 _MOST = 512
 """On a GPU: more of them, or more inputs of a step of integrated gradients, are not faster."""
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """The maps of some images, one tensor for each (method, draw) pair, and how they were made."""
+
+    maps: list[Tensor]
+    batch_size: int
+    """The one that fitted into memory."""
+    halvings: int = 0
+    overflowed: tuple[tuple[int, str], ...] = ()
+    """Images and methods whose gradients overflowed in half precision: explained again without."""
+
 
 _ONE_AT_A_TIME = threading.RLock()
 """Hooks, checkpoints and converted weights of two threads must not meet in one model."""
@@ -63,36 +77,61 @@ def explain_images(
     keys: Sequence[str],
     seed: int = 0,
     batch_size: int = EXPLAIN_BATCH,
-) -> tuple[list[Tensor], int, int]:
+) -> Explained:
     """Explain images batch by batch; a batch for which memory runs out is halved.
 
-    Returns:
-        One tensor of maps per (method, draw) pair, the batch size that fitted, and how often a
-        batch was halved.
+    What overflows in half precision is explained again in the model's own type.
     """
     parts: list[list[Tensor]] = []
+    overflowed: list[tuple[int, str]] = []
     done, halvings = 0, 0
     while done < len(images):
         part = slice(done, done + batch_size)
-        aim = None if target is None else target[part]
+        given = images[part], None if target is None else target[part]
+        about: dict[str, Any] = {"keys": keys[part], "seed": seed, "batch_size": batch_size}
         try:
-            parts.append(
-                explain_batch(
-                    model,
-                    images[part],
-                    aim,
-                    methods,
-                    keys=keys[part],
-                    seed=seed,
-                    batch_size=batch_size,
-                )
-            )
+            maps = explain_batch(model, *given, methods, **about)
+            lost = _overflow(model, *given, methods, maps, **about)
         except OUT_OF_MEMORY as error:
             batch_size = halve(min(batch_size, len(images) - done), error)
             halvings += 1
             continue
+        parts.append(maps)
+        overflowed += [(done + place, label) for place, label in lost]
         done += batch_size
-    return [torch.cat(column) for column in zip(*parts, strict=True)], batch_size, halvings
+    joined = [torch.cat(column) for column in zip(*parts, strict=True)]
+    return Explained(joined, batch_size, halvings, tuple(overflowed))
+
+
+def _overflow(
+    model: Model,
+    images: Inputs,
+    target: Tensor | None,
+    methods: Sequence[Draw],
+    maps: list[Tensor],
+    *,
+    keys: Sequence[str],
+    **about: Any,
+) -> list[tuple[int, str]]:
+    """Explain again, in the model's own type, what is not finite in half precision.
+
+    The new maps are put in the place of the old ones; gives the images and methods they are of.
+    """
+    found = []
+    for number, (method, draw) in enumerate(methods):
+        if method.precision not in COARSE:
+            continue
+        places = (~maps[number].isfinite().flatten(1).all(1)).nonzero().flatten()
+        if not len(places):
+            continue
+        here = places.to(images.device)
+        own = None if target is None else target[here]
+        some, again = [keys[place] for place in places], [(replace(method, precision=""), draw)]
+        (exact,) = explain_batch(model, images[here], own, again, keys=some, **about)
+        maps[number][places] = exact
+        cured = exact.isfinite().flatten(1).all(1)  # else half precision is not to blame
+        found += [(place, method.label) for place in places[cured].tolist()]
+    return found
 
 
 def explain_batch(
@@ -107,10 +146,9 @@ def explain_batch(
 ) -> list[Tensor]:
     """Explain one batch by several (method, random draw) pairs, sharing what they need.
 
-    Evidence is gathered in the model's own type, and once more in float64 if that is another and a
-    method reads relevance. Without a target the predicted class is explained, as the model predicts
-    it in its own type. What needs float64 runs on the CPU if the images' device has none, and all
-    maps are there then.
+    Evidence is gathered once for each format that methods are made in. Without a target the
+    predicted class is explained, as the model predicts it in its own type. What needs float64 runs
+    on the CPU if the images' device has none, and all maps are there then.
 
     Returns:
         One tensor of maps per pair, [B, H, W] or coarser [B, h, w], detached.
@@ -123,13 +161,14 @@ def explain_batch(
         _repeatable(images.device),
         undisturbed(model.module),
     ):
-        for dtype, group in _by_dtype(model, methods).items():
+        for precision, group in _by_format(model, methods).items():
+            dtype = FORMATS[precision]
             if not group and target is not None:
                 continue
             chosen = [methods[place] for place in group]
             needs = frozenset[str]().union(*(method.needs for method, _ in chosen))
             place = device_for(dtype, images.device)
-            with _in_type(model, dtype):
+            with _in_type(model, dtype), kernels(precision):
                 evidence = gather(
                     model,
                     images.to(place),
@@ -160,11 +199,11 @@ def _in_type(model: Model, dtype: torch.dtype) -> AbstractContextManager[None]:
     return nullcontext() if dtype == model.dtype else converted(model.module, dtype)
 
 
-def _by_dtype(model: Model, methods: Sequence[Draw]) -> dict[torch.dtype, list[int]]:
-    """Which methods are explained in which type; the model's own comes first."""
-    groups: dict[torch.dtype, list[int]] = {model.dtype: []}
+def _by_format(model: Model, methods: Sequence[Draw]) -> dict[str, list[int]]:
+    """Which methods are explained in which format; the model's own comes first."""
+    groups: dict[str, list[int]] = {format_of(model.dtype): []}
     for place, (method, _) in enumerate(methods):
-        groups.setdefault(method.dtype(model), []).append(place)
+        groups.setdefault(method.format(model), []).append(place)
     return groups
 
 

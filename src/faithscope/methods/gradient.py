@@ -46,7 +46,11 @@ def input_x_gradient(evidence: Evidence) -> Tensor:
 
 
 @register_method(
-    "integrated_gradients", granularity="pixel", needs=("path_gradient",), in_papers=True
+    "integrated_gradients",
+    granularity="pixel",
+    needs=("path_gradient",),
+    in_papers=True,
+    in_half=True,
 )
 def integrated_gradients(
     evidence: Evidence, *, steps: int = 50, rule: Integral = "gausslegendre"
@@ -58,7 +62,7 @@ def integrated_gradients(
     from captum.attr import IntegratedGradients
 
     check_steps(rule, steps)
-    explainer = IntegratedGradients(evidence.model.logits, multiply_by_inputs=True)
+    explainer = IntegratedGradients(evidence.read, multiply_by_inputs=True)
     try:
         attributions: Tensor = explainer.attribute(
             evidence.images,
@@ -70,4 +74,4 @@ def integrated_gradients(
         )
     except RuntimeError as error:
         raise no_gradient(evidence.model, error) from error
-    return attributions.sum(dim=1)
+    return attributions.sum(dim=1) / evidence.scale

@@ -6,7 +6,6 @@ values of tokens become a map.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakSet
@@ -15,12 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from faithscope.errors import FaithscopeError
-from faithscope.methods.readout import find_readout, find_token
+from faithscope.methods.readout import Head, find_readout, find_token
 from faithscope.models import Model, TextModel, TokenInputs, ViTView
 from faithscope.models.attention import deviation, tolerance
 from faithscope.models.hierarchy import in_windows
 from faithscope.models.order import check_patch_order
-from faithscope.models.tape import Tape
 
 Inputs = Tensor | TokenInputs
 """Images [B, C, H, W], or texts."""
@@ -36,15 +34,7 @@ class Layout(Protocol):
         """Tokens before those that a map is over, at a block; a wrong number is refused."""
         ...
 
-    def readout(
-        self,
-        gradients: Sequence[Tensor | None],
-        head: Tape,
-        logits: Tensor,
-        vit: ViTView,
-        prefix: int,
-        dtype: torch.dtype,
-    ) -> Tensor:
+    def readout(self, head: Head, vit: ViTView, prefix: int) -> Tensor:
         """The weights with which the head reads tokens, [B, N]."""
         ...
 
@@ -98,16 +88,8 @@ class PatchLayout:
             reason=f"'{attention.name}' {what}",
         )
 
-    def readout(
-        self,
-        gradients: Sequence[Tensor | None],
-        head: Tape,
-        logits: Tensor,
-        vit: ViTView,
-        prefix: int,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        return find_readout(gradients, head, logits, vit, self.model.name, prefix, dtype)
+    def readout(self, head: Head, vit: ViTView, prefix: int) -> Tensor:
+        return find_readout(head, vit, self.model.name, prefix)
 
     def check(self, first: nn.Module, embedded: Tensor, logits: Tensor, prefix: int) -> None:
         check_patch_order(self.model, first, embedded, prefix)
@@ -137,16 +119,8 @@ class TextLayout:
             )
         return 0
 
-    def readout(
-        self,
-        gradients: Sequence[Tensor | None],
-        head: Tape,
-        logits: Tensor,
-        vit: ViTView,
-        prefix: int,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        return find_token(gradients, head, logits, self.model.name, dtype)
+    def readout(self, head: Head, vit: ViTView, prefix: int) -> Tensor:
+        return find_token(head, self.model.name)
 
     def check(self, first: nn.Module, embedded: Tensor, logits: Tensor, prefix: int) -> None:
         check_reading(self.model, self.texts, logits)
@@ -167,7 +141,8 @@ def check_reading(model: TextModel, texts: TokenInputs, logits: Tensor | None = 
         return
     some = texts[tried]
     with torch.no_grad():
-        found = model.read(some, model.embed(some)) if logits is None else logits[tried]
+        words = model.embed(some).to(model.dtype)
+        found = model.read(some, words) if logits is None else logits[tried]
         off = deviation(found, model.logits(some))
     if not off <= tolerance(found.dtype):
         what = f"it reads word embeddings otherwise than tokens (off by {off:.1e})"

@@ -22,6 +22,7 @@ from faithscope.methods.evidence import NEEDS, TOKEN_NEEDS, Evidence
 from faithscope.methods.layout import Inputs
 from faithscope.models import Model, TextModel, TokenInputs
 from faithscope.models.device import as_float64
+from faithscope.models.formats import COARSE, FORMATS, check_format, format_of
 from faithscope.models.layers import find_layer
 from faithscope.registry import (
     Registry,
@@ -35,7 +36,7 @@ from faithscope.request.code import as_code
 
 GRANULARITIES = ("pixel", "patch", "token", "any")
 MODALITIES = ("image", "text")
-PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32}
+PRECISIONS = ("fp64", "fp32")
 """What relevance may be computed in; less than fp64 is flagged, its rules are ill-conditioned."""
 
 Needs = Iterable[str] | Callable[..., Iterable[str]]
@@ -82,6 +83,10 @@ class Method:
     """Refuses a model that it is not for."""
     fingerprint: str = ""
     """A hash of the file that it comes from, if that is somebody's own."""
+    in_half: bool = False
+    """Whether it may be made in half precision; on a CUDA GPU it is, unless asked otherwise."""
+    precision: str = ""
+    """The format that its evidence is made in, if that is not the model's own (`made_in`)."""
 
     @property
     def label(self) -> str:
@@ -106,7 +111,7 @@ class Method:
             for name in function_options(self.function)
             if get_origin(hints.get(name)) is Literal
         }
-        return {**found, "precision": tuple(PRECISIONS)} if "relevance" in self.needs else found
+        return {**found, "precision": PRECISIONS} if "relevance" in self.needs else found
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -119,14 +124,29 @@ class Method:
         """Whether relevance was asked for in less than float64."""
         return "relevance" in self.needs and self.options.get("precision", "fp64") != "fp64"
 
-    def dtype(self, model: Model) -> torch.dtype:
-        """What its evidence is made in: the model's own type, but float64 for relevance.
+    def made_in(self, precision: str, model: Model) -> Method:
+        """The same method with the format that `precision`, "auto" or a name, means for it.
 
-        A half-precision model is explained in float32: its gradients would vanish.
+        Relevance has an option of its own. "auto" is half precision on a CUDA GPU where the method
+        allows it, else the model's own type; tf32 and half precision are for such methods alone.
         """
-        if "relevance" not in self.needs:
-            return torch.promote_types(model.dtype, torch.float32)
-        return PRECISIONS[self.options.get("precision", "fp64")]
+        choose("explain_precision", precision, ("auto", *FORMATS))
+        if precision == "tf32":
+            check_format(precision, model.device, option="explain_precision")
+        if not self.reads_model or "relevance" in self.needs:
+            return self
+        halves, own = self.in_half and self.needs <= OF_INPUT, own_format(model)
+        if precision == "auto":
+            precision = "fp16" if halves and own == "fp32" and model.device.type == "cuda" else own
+        elif precision in COARSE and not halves:
+            precision = own
+        return replace(self, precision="" if precision == own else precision)
+
+    def format(self, model: Model) -> str:
+        """What its evidence is made in: the model's own type, but float64 for relevance."""
+        if "relevance" in self.needs:
+            return str(self.options.get("precision", "fp64"))
+        return self.precision or own_format(model)
 
     @property
     def reads_model(self) -> bool:
@@ -200,6 +220,14 @@ class Method:
 F = TypeVar("F", bound=Callable[..., Tensor])
 
 
+def own_format(model: Model) -> str:
+    """What a model is explained in: its own type; in float32 if that is half precision.
+
+    Without a scale its gradients would vanish.
+    """
+    return format_of(torch.promote_types(model.dtype, torch.float32))
+
+
 def register_method(
     name: str,
     *,
@@ -209,6 +237,7 @@ def register_method(
     by_token: bool | None = None,
     is_random: bool = False,
     in_papers: bool = False,
+    in_half: bool = False,
     propose: Propose | None = None,
 ) -> Callable[[F], F]:
     """Decorate a function of Evidence as a method; its keyword-only arguments are its options.
@@ -216,7 +245,7 @@ def register_method(
     `granularity` and `needs` may be functions of the options, where these change them. A method of
     the modality "text" is a function of TokenEvidence that scores tokens, unless by_token=False.
     `propose` names the layer that a method with the option `layer` should be given where there is
-    no ViT.
+    no ViT. With `in_half`, it must run the model by `Evidence.read` and divide by its `scale`.
     """
     choose("modality", modality, MODALITIES)
     size: Any = granularity
@@ -224,7 +253,7 @@ def register_method(
         size = "token" if modality == "text" else "any"
     by_token = modality == "text" if by_token is None else by_token
     reads: Literal["batch", "token"] = "token" if by_token else "batch"
-    return _register(name, size, needs, reads, is_random, in_papers, modality, propose)
+    return _register(name, size, needs, reads, is_random, in_papers, modality, propose, in_half)
 
 
 def layer_method(
@@ -259,6 +288,7 @@ def _register(
     in_papers: bool,
     modality: str,
     propose: Propose | None = None,
+    in_half: bool = False,
 ) -> Callable[[F], F]:
     known = TOKEN_NEEDS if reads == "token" else NEEDS
     fixed = None if callable(needs) else tuple(as_list("kind of evidence", needs, str))
@@ -300,6 +330,7 @@ def _register(
             summary=(inspect.getdoc(function) or "").partition("\n")[0],
             traits=traits,
             propose=propose,
+            in_half=in_half,
             **traits(function_options(function)),
         )
         METHODS.of(modality).register(name, made)
@@ -342,7 +373,8 @@ def method(name: str | Attributes, *, modality: str = "image", **options: Any) -
         from faithscope.methods.captum import captum_object
 
         return captum_object(name, options)
-    name, in_text = parse_spec(name, partial(_texts, modality))  # type: ignore[arg-type]  # refused
+    _check_modality(name, modality)  # type: ignore[arg-type]  # what is no text is refused below
+    name, in_text = parse_spec(name, partial(_texts, modality))  # type: ignore[arg-type]
     options = {**in_text, **options}
     if name.startswith("captum:") and modality == "image":
         from faithscope.methods.captum import captum_method
@@ -353,6 +385,36 @@ def method(name: str | Attributes, *, modality: str = "image", **options: Any) -
 
         return _for(code_method(replace(code, options=options)), modality)
     return METHODS.of(modality)[name].with_options(**options)
+
+
+def has_method(modality: str, spec: str) -> bool:
+    """Whether a modality has a method of this name with these options, whatever their values.
+
+    >>> has_method("text", "gradient(norm=l3)"), has_method("image", "gradient(norm=l3)")
+    (True, False)
+    """
+    try:
+        name, options = parse_spec(spec, partial(_texts, modality))
+    except FaithscopeError:
+        return False
+    if name.startswith("captum:"):
+        return modality == "image"
+    known = METHODS.of(modality)
+    return name in known and options.keys() <= known[name].defaults.keys()
+
+
+def _check_modality(name: str, modality: str) -> None:
+    """Refuse a method, or options of it, that another modality has and this one has not."""
+    others = [other for other in MODALITIES if has_method(other, name)]
+    if not others or modality in others:
+        return
+    known, (plain, options) = METHODS.of(modality), parse_spec(name, partial(_texts, others[0]))
+    foreign = options.keys() - known[plain].defaults.keys() if plain in known else ()
+    advice = f"choose {', '.join(known)}, or a function of your own"
+    raise FaithscopeError(
+        f"The method '{name}' is for {others[0]}s, and the model reads {modality}s: "
+        f"{'leave out ' + ', '.join(sorted(foreign)) if foreign else advice}."
+    )
 
 
 def _for(made: Method, modality: str) -> Method:

@@ -8,6 +8,7 @@ an attention pool reads them, any.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,36 @@ EQUAL = 1e-5
 """How far gradients may be apart, relative to the largest, to count as the same."""
 LEAST = 0.1
 """Of what a head reads in the patches' mean, how much it must read in the class token beside it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """What is behind the last block.
+
+    `tape` are its operations and `logits` what they lead to, `gradients` those of the target logit
+    at the tensors of `tokenwise`; weights are made in `dtype`.
+    """
+
+    tape: Tape
+    logits: Tensor
+    gradients: Sequence[Tensor | None]
+    dtype: torch.dtype
+
+    @property
+    def count(self) -> int:
+        """How many tokens there are."""
+        return self.tape.roots[0][0, ..., 0].numel()
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """At the tokens as they are last seen alone: [B, N, D], None if nothing has one."""
+        found = [gradient for gradient in self.gradients if gradient is not None]
+        return by_token(found[-1], self.tape.roots[0]) if found else None
+
+    def unread(self) -> Tensor:
+        """Weights [B, N] of 0."""
+        tokens = self.tape.roots[0]
+        return torch.zeros(len(tokens), self.count, dtype=self.dtype, device=tokens.device)
 
 
 def tokenwise(head: Tape) -> list[Tensor]:
@@ -58,70 +89,45 @@ def _weighs(node: Node, made: Tensor) -> bool:
     return any(not torch.equal(held, held[:, :1].expand_as(held)) for held in weights)
 
 
-def find_readout(
-    gradients: Sequence[Tensor | None],
-    head: Tape,
-    logits: Tensor,
-    vit: ViTView,
-    name: str,
-    prefix: int,
-    dtype: torch.dtype,
-) -> Tensor:
+def find_readout(head: Head, vit: ViTView, name: str, prefix: int) -> Tensor:
     """The weights with which the head of a ViT reads its tokens.
 
     Args:
-        gradients: of the target logit, at the tensors of `tokenwise`.
-        head: the operations behind the last block.
-        logits: what they lead to.
+        head: what is behind the last block.
         vit: what is known or was said of the model.
         name: of the model.
         prefix: tokens before the patches.
-        dtype: of the weights.
 
     Returns:
         Weights [B, N] that sum to 1.
     """
-    tokens = head.roots[0]
-    found = [by_token(gradient, tokens) for gradient in gradients if gradient is not None]
-    count = tokens[0, ..., 0].numel()
-    last = found[-1] if found else None
+    last, weights, count = head.gradient, head.unread(), head.count
     kind = "nothing" if last is None else _kind(last, prefix)
-    pool = _pool(head, logits, count, prefix)
+    pool = _pool(head.tape, head.logits, count, prefix)
     if pool is not None and kind in ("", "nothing"):
         kind = "attention"
     elif kind == "nothing":  # a head of zeros reads nothing
         kind = vit.readout or vit.hint or ("class" if prefix else "mean")
     if last is not None and (not kind or (vit.readout is not None and kind != vit.readout)):
         raise _refused(last, kind, vit.readout, name, prefix)
-    weights = torch.zeros(len(tokens), count, dtype=dtype, device=tokens.device)
     if kind == "class":
         classes = 1 if last is None else _classes(last, prefix)
         weights[:, :classes] = 1 / classes
     elif kind == "attention" and pool is not None:
-        weights = pool.to(dtype)
+        weights = pool.to(head.dtype)
     else:
         first = 0 if kind == "all" else prefix
         weights[:, first:] = 1 / (count - first)
     return weights
 
 
-def find_token(
-    gradients: Sequence[Tensor | None],
-    head: Tape,
-    logits: Tensor,
-    name: str,
-    dtype: torch.dtype,
-) -> Tensor:
+def find_token(head: Head, name: str) -> Tensor:
     """The weights with which the head of a text model reads its tokens: one of them, or their mean.
 
     Returns:
         Weights [B, N] that sum to 1.
     """
-    tokens = head.roots[0]
-    found = [by_token(gradient, tokens) for gradient in gradients if gradient is not None]
-    count = tokens.shape[1]
-    weights = torch.zeros(len(tokens), count, dtype=dtype, device=tokens.device)
-    last = found[-1] if found else None
+    last, weights, count = head.gradient, head.unread(), head.count
     size = None if last is None else last.abs().amax(dim=2)
     if last is None or size is None or not size.max() > 0:  # a head of zeros reads nothing
         weights[:, 0] = 1
@@ -131,8 +137,8 @@ def find_token(
         weights[:, read] = 1
     elif (last - last.mean(1, keepdim=True)).abs().max() <= EQUAL * size.max():
         weights[:] = 1 / count
-    elif (pool := _pool(head, logits, count, 0)) is not None:
-        weights = pool.to(dtype)
+    elif (pool := _pool(head.tape, head.logits, count, 0)) is not None:
+        weights = pool.to(head.dtype)
     else:
         what = f"the head of {name} reads {int(read.sum())} of {count} tokens, unequally and not "
         what += "through one attention pool"

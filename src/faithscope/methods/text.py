@@ -203,7 +203,7 @@ def _path_gradient(
 
     def answer(places: Tensor, values: Tensor) -> Tensor:
         if at_words:
-            return model.read(evidence.inputs[places], values)
+            return evidence.read(values, places)
         with _entering(evidence, lambda _: values):
             return model.read(evidence.inputs[places], evidence.embedded[places])
 
@@ -221,7 +221,7 @@ def _path_gradient(
             except RuntimeError as error:
                 raise no_gradient(model, error) from error
         total += found.view(len(part), *embeddings.shape).sum(0)
-    return total
+    return total / evidence.scale
 
 
 def _uniform(evidence: Evidence, inputs: TokenInputs) -> Tensor:
@@ -242,6 +242,7 @@ def register_measure(
     needs: Iterable[str] | Callable[..., Iterable[str]] = (),
     is_random: bool = False,
     in_papers: bool = False,
+    in_half: bool = False,
 ) -> Callable[[F], F]:
     """Register a function of TokenEvidence as a measure: a method of the modality "text"."""
     return register_method(
@@ -250,6 +251,7 @@ def register_measure(
         modality="text",
         is_random=is_random,
         in_papers=in_papers,
+        in_half=in_half,
     )
 
 
@@ -315,7 +317,7 @@ def input_x_gradient(evidence: TokenEvidence, *, signed: bool = True, at: At = "
     return _sized((_given(evidence.embeddings) * _given(evidence.gradient)).sum(-1), signed)
 
 
-@register_measure("integrated_gradients", needs=_path_at, in_papers=True)
+@register_measure("integrated_gradients", needs=_path_at, in_papers=True, in_half=True)
 def integrated_gradients(
     evidence: TokenEvidence,
     *,

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
 from faithscope.methods.layout import Inputs, Layout, check_reading, layout_of
-from faithscope.methods.readout import tokenwise
+from faithscope.methods.readout import Head, tokenwise
 from faithscope.methods.rerun import Rerun
 from faithscope.models import Model, TextModel, TokenInputs, ViTView
 from faithscope.models.attention import places_of
@@ -78,7 +78,8 @@ def gather(
         readout: Tensor | FaithscopeError | None = None
         if vit is not None:
             try:
-                readout = layout.readout(read, record.head, logits, vit, prefix, embedded.dtype)
+                head = Head(record.head, logits, read, embedded.dtype)
+                readout = layout.readout(head, vit, prefix)
             except FaithscopeError as error:
                 readout = error  # for those that need to know it
     moved = None

@@ -14,6 +14,7 @@ from torch import Tensor
 from faithscope.data.tensors import as_numbers, common_type
 from faithscope.errors import FaithscopeError, choose, shown
 from faithscope.metrics.metric import Metric, Responses, register_metric
+from faithscope.models.device import placed
 from faithscope.perturb import Span, groups, scaled
 
 WEIGHTS = ("difference", "ratio")
@@ -91,7 +92,7 @@ def auto_k(sorted_maps: Tensor) -> Tensor:
     values = scaled(values - values.amin(-1, keepdim=True))
     squares = values.square().sum(-1) * values.shape[-1]
     support = torch.where(squares > 0, values.sum(-1).square() / squares, 1.0)
-    choices = torch.tensor(AUTO_K, device=values.device)
+    choices = placed(torch.tensor(AUTO_K), values.device)
     enough = choices * support[..., None] >= 2
     return choices[torch.where(enough.any(-1), enough.int().argmax(-1), len(AUTO_K) - 1)]
 

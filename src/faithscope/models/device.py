@@ -5,8 +5,11 @@ Relevance, ranks, sums and random numbers are made in float64, which Apple's GPU
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +18,8 @@ from faithscope.errors import FaithscopeError, quoted, shown, warn
 
 WITHOUT_FLOAT64 = frozenset({"mps"})
 """Types of devices."""
+COPIES_ALONE = frozenset({"cuda"})
+"""Types of devices that copy to and from the CPU's memory while it goes on."""
 CPU = torch.device("cpu")
 
 
@@ -65,10 +70,30 @@ def as_float64(values: Tensor) -> Tensor:
 
 
 def placed(values: Tensor, device: torch.device) -> Tensor:
-    """The same numbers on a device; in float32 if they are in float64, which it does not have."""
+    """The same numbers on a device; in float32 if they are in float64, which it does not have.
+
+    A CUDA GPU that still computes is not waited for: it copies them, from memory that stays in its
+    place, when it comes to that.
+    """
     if values.dtype == torch.float64 and not has_float64(device):
         values = values.to(torch.float32)
-    return values.to(device)
+    if not isinstance(values, Tensor) or not _copies_alone(values.device, device):
+        return values.to(device)
+    held = values.contiguous().pin_memory() if device.type == "cuda" else values
+    return held.to(device, non_blocking=True)
+
+
+def brought(values: Tensor) -> Tensor:
+    """The same numbers on the CPU, or on their way there: they are to be waited for (`Moment`).
+
+    What cannot be on its way stays where it is.
+    """
+    return values.to(CPU, non_blocking=True) if _copies_alone(values.device, CPU) else values
+
+
+def _copies_alone(source: torch.device, goal: torch.device) -> bool:
+    there = {source.type, goal.type} - {"cpu"}
+    return "cpu" in (source.type, goal.type) and bool(there) and there <= COPIES_ALONE
 
 
 def say_what_the_cpu_does(device: torch.device) -> None:
@@ -97,6 +122,35 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+@dataclass(eq=False)
+class Moment:
+    """When a device has done all that it was asked so far, its copies included."""
+
+    device: torch.device
+    _event: Any = field(init=False, default=None)
+    _time: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        if self.device.type == "cuda":
+            self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self._event.record(torch.cuda.current_stream(self.device))
+        else:
+            wait_for(self.device)
+            self._time = time.perf_counter()
+
+    def wait(self) -> None:
+        """Wait for it, and not for what the device was asked later."""
+        if self._event is not None:
+            self._event.synchronize()
+
+    def since(self, earlier: Moment) -> float:
+        """Seconds between two moments of one device."""
+        if self._event is None:
+            return self._time - earlier._time
+        self.wait()
+        return float(earlier._event.elapsed_time(self._event)) / 1000
 
 
 def free_caches() -> None:

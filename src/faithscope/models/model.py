@@ -114,8 +114,9 @@ class Model:
         return unwrap_logits(self.module(inputs), len(inputs), self.output)
 
     def embed(self, inputs: Any) -> Tensor:
-        """What gradients are taken at: the images themselves."""
-        return inputs.detach().to(self.dtype).clone()  # type: ignore[no-any-return]
+        """What gradients are taken at: the images themselves, in at least float32."""
+        own = torch.promote_types(self.dtype, torch.float32)
+        return inputs.detach().to(own).clone()  # type: ignore[no-any-return]
 
     def read(self, inputs: Any, embedded: Tensor) -> Tensor:
         """Run the model on what stands for these inputs (`embed`), or on something near it."""
@@ -362,12 +363,15 @@ def converted(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
             vars(child).update(_convert(plain, dtype))
         yield
     except (TypeError, RuntimeError) as error:
-        if any(word in str(error) for word in ("dtype", "scalar type", "float64", "same device")):
+        if any(
+            word in str(error)
+            for word in ("dtype", "scalar type", "float64", "Half", "same device")
+        ):
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise FaithscopeError(
-                f"The model or its device cannot run in {str(dtype).removeprefix('torch.')}, in "
-                f"which relevance is computed ({reason}): ask for precision=fp32, or choose other "
-                "methods."
+                f"The model or its device cannot run in {str(dtype).removeprefix('torch.')} "
+                f"({reason}): ask for explain_precision='fp32', or precision=fp32 of a method that "
+                "reads relevance, or choose other methods."
             ) from error
         raise
     finally:

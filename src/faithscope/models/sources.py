@@ -25,7 +25,8 @@ from faithscope.models.options import SAFE, check_config, check_memory, check_sa
 from faithscope.models.text_classifier import quietly, read_tokenizer
 from faithscope.models.text_model import text_model, word_embeddings
 from faithscope.models.vit import READOUTS, as_pair, find_patch_size, find_vit
-from faithscope.registry import Registry, listed, parse_spec
+from faithscope.registry import Registry, listed
+from faithscope.request import split_options
 from faithscope.request.code import as_code, split_label
 
 Source = Callable[..., Model]
@@ -72,7 +73,7 @@ def load_model(
     check_output(output)
     chosen = choose_device(device)
     state = None if checkpoint is None else read_checkpoint(Path(checkpoint))
-    identifier, options = parse_spec(rest)
+    identifier, options = split_options(rest)
     fetch = pretrained and state is None
     if kind in SAFE and code is None:
         check_safe(kind, identifier, options)

@@ -71,9 +71,9 @@ class TextModel(Model):
         return self._answer(inputs, {"input_ids": inputs.ids})
 
     def embed(self, inputs: Any) -> Tensor:
-        """The word embeddings of texts, [B, T, E]."""
+        """The word embeddings of texts, [B, T, E], in at least float32."""
         words: Tensor = self.embedding(inputs.ids)
-        return words.detach().clone()
+        return words.detach().to(torch.promote_types(words.dtype, torch.float32), copy=True)
 
     def read(self, inputs: Any, embedded: Tensor) -> Tensor:
         """Run the model on other word embeddings [B, T, E] in the places of these texts."""

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from faithscope.models.device import placed
+
 NO_UNIT = -1
 """The unit of a token that is never ranked: a special one, or one of the side that is not asked."""
 
@@ -64,7 +66,7 @@ class TokenInputs:
         """The same on another device; of another type there are none."""
         if isinstance(place, torch.dtype):
             return self
-        return self._each(lambda part: part.to(place))
+        return self._each(lambda part: placed(part, torch.device(place)))
 
     def over_units(self, mask: Tensor) -> Tensor:
         """A mask over units, [B, n], spread over their tokens, [B, T]."""

@@ -7,6 +7,7 @@ build the model, the words or the normalisation that it was trained with, and it
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -27,6 +28,8 @@ from faithscope.request.paths import Place, as_place
 State = Mapping[str, Tensor]
 START = "weights."
 """Of the names of weights in an artifact."""
+INTACT = re.compile(r"k000-s(\d+)\.safetensors")
+"""The artifact of the model that was trained on the intact data with a seed."""
 Size = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
@@ -118,7 +121,7 @@ def _run(
 ) -> Model:
     """The model that a run of `fs.roar` trained on the intact data with a seed."""
     trust = bool(options.pop("trust_remote_code", False))
-    check_options("model of a run", "run", options, {"seed": 0})
+    check_options("model", "run", options, {"seed": 0})
     label, seed = f"run:{name}", int(options.get("seed", 0))
     if not pretrained:
         raise FaithscopeError(
@@ -141,23 +144,25 @@ def _run(
     except (OSError, ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = str(error) if type(error) is ValueError else type(error).__name__
         raise FaithscopeError(
-            f"'{file}' cannot be used ({reason}): it is damaged, or no model of a run."
+            f"'{file}' cannot be used ({reason}): it is damaged, or no model of a run; restore it, "
+            "or run fs.roar again, with another folder."
         ) from None
 
 
 def _weights_file(folder: Place, seed: int) -> Place:
     """The file of the model of a seed in a run, or in the only run below a folder."""
-    found = [file for file in folder.glob("**/k000-s*.safetensors") if file.parent.name == "models"]
+    below = [file for file in folder.glob("**/k000-s*") if file.parent.name == "models"]
+    found = {file: int(name[1]) for file in below if (name := INTACT.fullmatch(file.name))}
     if not found:
         raise FaithscopeError(
-            f"'{folder}' holds no trained model: give the folder of a run of fs.roar "
-            "(faithscope roar --out FOLDER)."
+            f"'{folder}' holds no trained model: give the folder in which fs.roar ran (faithscope "
+            "roar --out FOLDER); a finished run that was packed and unpacked has none."
         )
     runs = sorted({str(file.parent.parent.parent) for file in found})
     if len(runs) > 1:
         some = " or ".join(f"run:{run}" for run in runs[:5])
         raise FaithscopeError(f"'{folder}' holds {len(runs)} runs: name one, such as {some}.")
-    seeds = {int(file.stem.removeprefix("k000-s")): file for file in found}
+    seeds = {own: file for file, own in found.items()}
     if seed not in seeds:
         raise FaithscopeError(
             f"The run '{folder}' trained no model with seed {shown(seed)}: its seeds are "

@@ -7,15 +7,17 @@ Everything is batched and stays on the device of the images.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
 
 from faithscope.errors import FaithscopeError
-from faithscope.models.device import float64_device
+from faithscope.models.device import float64_device, placed
 from faithscope.perturb.units import unit_mask_to_pixels
 from faithscope.registry import Registry
 from faithscope.rng import keyed_normal, stream_keys
@@ -101,8 +103,10 @@ class BlackFill(Fill):
                 "The fill 'black' needs the model's mean and std: give them to "
                 "fs.wrap(module, mean=…, std=…) or choose another fill."
             )
-        mean, std = images.new_tensor(context.mean), images.new_tensor(context.std)
-        return (-mean / std)[None, :, None, None].expand(len(images), -1, 1, 1)
+        kind = images.dtype
+        mean, std = (torch.tensor(each, dtype=kind) for each in (context.mean, context.std))
+        black = placed(-mean / std, images.device)
+        return black[None, :, None, None].expand(len(images), -1, 1, 1)
 
 
 class NoiseFill(Fill):
@@ -125,7 +129,8 @@ class BlurFill(Fill):
     def field(self, images: Tensor, context: FillContext) -> Tensor:
         height, width = images.shape[-2:]
         sigma = max(height, width) / 10
-        rows, columns = (_gaussian(side, sigma).to(images) for side in (height, width))
+        lines = (_gaussian(side, sigma).to(images.dtype) for side in (height, width))
+        rows, columns = (placed(line, images.device) for line in lines)
         return rows @ images @ columns.T
 
 
@@ -137,7 +142,7 @@ class InpaintFill(Fill):
     .. math:: u_i \sum_{j \in N(i)} w_{ij} = \sum_{j \in N(i)} w_{ij} u_j
 
     a sparse symmetric system, solved for all images and channels of a batch together by
-    conjugate gradients, from coarse to fine; then Gaussian noise of one per cent of
+    conjugate gradients with a multigrid cycle; then Gaussian noise of one per cent of
     the image's own spread. With nothing left to interpolate from it is the mean fill.
     """
 
@@ -166,65 +171,140 @@ def interpolate_missing(
 ) -> Tensor:
     """Fill masked pixels so that each is the weighted mean of its eight neighbours.
 
-    Conjugate gradients run per image and channel: one that has converged (residual below
-    `tolerance` of the right-hand side) is frozen, so results do not depend on the batch. They begin
-    with the same problem solved at half the resolution. Images are centred first, so that the
-    tolerance is relative to how they vary, not to how bright they are.
+    Conjugate gradients run per image and channel, preconditioned by one cycle over halved
+    resolutions: three to eight steps, however large the holes are. One that has converged (residual
+    below `tolerance` of the right-hand side) is frozen, so results do not depend on the batch. On a
+    CPU, where images need not wait for each other, scattered pixels go without the cycle, which
+    costs more there than the steps it saves. Images are centred first, so that the tolerance is
+    relative to how they vary, not to how bright they are.
 
     Shapes: images [B, C, H, W], mask bool [B, 1, H, W] -> [B, C, H, W].
     """
     hole = mask.to(images.dtype)
     known = 1 - hole
     centre = _dot(images, known) / known.sum(dim=(2, 3), keepdim=True).clamp_min(1)
-    most = max(1, CACHED // images[0].numel()) if images.device.type == "cpu" else len(images)
-    centred = known * (images - centre)
-    parts = [slice(start, start + most) for start in range(0, len(images), most)]
-    solved = torch.cat([_solved(centred[p], hole[p], tolerance, max_iterations) for p in parts])
+    solved = known * (images - centre)
+    for part, is_scattered in _parts(hole, images[0].numel()):
+        found = _solved(solved[part], hole[part], is_scattered, tolerance, max_iterations)
+        solved[part] = found
     return torch.where(mask, solved + centre, images)
 
 
-def _solved(images: Tensor, hole: Tensor, tolerance: float, max_iterations: int) -> Tensor:
-    """Solve for the pixels where `hole` is 1; those of the images are 0 there. 0 elsewhere."""
-    degree = _neighbours(torch.ones_like(images[:1, :1]))
+def _parts(hole: Tensor, numbers: int) -> Iterator[tuple[Any, bool]]:
+    """Which images are solved together, and whether their holes are scattered pixels.
+
+    Those are holes of which less than half is left at half the resolution. On a CPU few images are
+    solved at once, that fit its caches.
+    """
+    if hole.device.type != "cpu":
+        yield slice(None), False
+        return
+    inside = 4 * (_summed(1 - hole) == 0).sum((1, 2, 3))
+    is_scattered = 2 * inside < hole.sum((1, 2, 3))
+    for kind in (False, True):
+        places = (is_scattered == kind).nonzero()[:, 0]
+        for part in torch.split(places, max(1, CACHED // numbers)):
+            if len(part):
+                yield part, kind
+
+
+class _Grid:
+    """A resolution at which missing pixels are solved for.
+
+    Shapes: hole [B, 1, H, W], 1 where a pixel is missing; degree [1, 1, H, W], the sum of the
+    weights of the neighbours that are inside the image; share [B, 1, H, W], hole by degree.
+    """
+
+    def __init__(self, hole: Tensor) -> None:
+        self.hole, self.minus = hole, -hole
+        self.degree = _neighbours(torch.ones_like(hole[:1]))
+        self.share = hole / self.degree
+
+    def system(self, values: Tensor) -> Tensor:
+        """The left-hand side of the equations of the missing pixels, 0 elsewhere."""
+        made = _neighbours(values).addcmul_(self.degree, values, value=-1)
+        return made.mul_(self.minus)
+
+
+def _grids(hole: Tensor) -> list[_Grid]:
+    """The image's own resolution, half of it, and so on; where anything is known, it is known."""
+    grids = []
+    while True:
+        grids.append(_Grid(hole))
+        is_empty = hole.device.type == "cpu" and not bool(hole.any())
+        if is_empty or min(hole.shape[-2:]) < 4:
+            return grids
+        hole = (_summed(1 - hole) == 0).to(hole.dtype)
+
+
+def _solved(
+    images: Tensor, hole: Tensor, is_scattered: bool, tolerance: float, max_iterations: int
+) -> Tensor:
+    """Solve for the pixels where `hole` is 1; those of the images are 0 there. 0 elsewhere.
+
+    A cycle is not quite symmetric, so directions are made conjugate by what the residual changed
+    (Polak and Ribière), not by its size alone.
+    """
+    grids = _grids(hole)
+    grid = grids[0]
     target = hole * _neighbours(images)
-
-    def system(values: Tensor) -> Tensor:
-        return (degree * values).sub_(_neighbours(values)).mul_(hole)
-
-    solution = hole * _first_guess(images, hole, tolerance, max_iterations)
-    residual = target - system(solution)
-    direction = residual.clone()
-    energy = _dot(residual, residual)
-    enough = tolerance**2 * _dot(target, target)
-    every = 1 if images.device.type == "cpu" else 8  # elsewhere a look at the energy waits for it
+    solution = hole * _first_guess(images, grids)
+    residual = target - grid.system(solution)
+    direction, applied = torch.zeros_like(images), torch.zeros_like(images)
+    energy, enough = _square(residual), tolerance**2 * _square(target)
+    step = slope = torch.zeros_like(energy)
+    every = 1 if images.device.type == "cpu" else 2  # elsewhere a look at the energy waits for it
     for iteration in range(max_iterations):
         active = energy > enough
         if iteration % every == 0 and not bool(active.any()):
             break
-        applied = system(direction)
-        curvature = _dot(direction, applied)
-        step = torch.where(active, energy / curvature.clamp_min(1e-30), 0.0)
+        corrected = residual if is_scattered else _cycle(residual, grids)
+        change = -step * _dot(applied, corrected)
+        ratio = torch.where(slope > 0, change / slope.clamp_min(1e-30), 0.0)
+        direction = torch.addcmul(corrected, ratio, direction)
+        slope, applied = _dot(residual, corrected), grid.system(direction)
+        step = torch.where(active, slope / _dot(direction, applied).clamp_min(1e-30), 0.0)
         solution.addcmul_(step, direction)
         residual.addcmul_(step, applied, value=-1)
-        new_energy = torch.where(active, _dot(residual, residual), energy)
-        ratio = torch.where(active, new_energy / energy.clamp_min(1e-30), 0.0)
-        direction.mul_(ratio).add_(residual)
-        energy = new_energy
+        energy = _square(residual)
     return solution
 
 
-def _first_guess(images: Tensor, hole: Tensor, tolerance: float, max_iterations: int) -> Tensor:
-    """Solve at half the resolution, from averages of what is known, and interpolate."""
-    if min(images.shape[-2:]) < 4:
+def _cycle(target: Tensor, grids: Sequence[_Grid]) -> Tensor:
+    """Nearly the solution of `system(values) = target`: relaxed, corrected from coarse, relaxed.
+
+    To relax is to give each missing pixel the value that its own equation has, given the others.
+    """
+    grid = grids[0]
+    first = values = grid.share * target
+    if len(grids) > 1:
+        rest = _neighbours(values)  # what is left of the target, after that first relaxation
+        coarse = _cycle(_summed(rest).mul_(grids[1].hole), grids[1:])
+        values = torch.addcmul(values, grid.hole, _doubled(coarse, values))
+    return torch.addcmul(first, grid.share, _neighbours(values))
+
+
+def _first_guess(images: Tensor, grids: Sequence[_Grid]) -> Tensor:
+    """Nearly solve at half the resolution, from averages of what is known, and interpolate."""
+    if len(grids) < 2:
         return torch.zeros_like(images)
-    height, width = images.shape[-2:]
-    odd = (0, width % 2, 0, height % 2)
-    weight = avg_pool2d(pad(1 - hole, odd), 2)
-    coarse = avg_pool2d(pad(images, odd), 2) / weight.clamp_min(0.25)
-    empty = (weight == 0).to(images.dtype)
-    coarse += _solved(coarse, empty, tolerance, max_iterations)
-    fine = interpolate(coarse, scale_factor=2, mode="bilinear", align_corners=False)
-    return fine[..., :height, :width]
+    grid = grids[1]
+    coarse = _summed(images) / _summed(1 - grids[0].hole).clamp_min(1)
+    guess = grid.hole * _first_guess(coarse, grids[1:])
+    target = grid.hole * _neighbours(coarse) - grid.system(guess)
+    return _doubled(coarse + guess + _cycle(target, grids[1:]), images)
+
+
+def _summed(images: Tensor) -> Tensor:
+    """Sums of four pixels; beyond the edges of an odd image all is 0."""
+    odd = (0, images.shape[-1] % 2, 0, images.shape[-2] % 2)
+    return avg_pool2d(pad(images, odd) if any(odd) else images, 2, divisor_override=1)
+
+
+def _doubled(images: Tensor, like: Tensor) -> Tensor:
+    """Twice as many rows and columns, as many as `like` has."""
+    fine = interpolate(images, scale_factor=2, mode="bilinear", align_corners=False)
+    return fine[..., : like.shape[-2], : like.shape[-1]]
 
 
 def _neighbours(values: Tensor) -> Tensor:
@@ -237,10 +317,17 @@ def _neighbours(values: Tensor) -> Tensor:
         rows = (padded[..., :-2] + padded[..., 2:]).add_(padded[..., 1:-1], alpha=2)
         both = (rows[..., :-2, :] + rows[..., 2:, :]).add_(rows[..., 1:-1, :], alpha=2)
         return both.sub_(values, alpha=4).div_(12)
-    weights = [[1 / 12, 1 / 6, 1 / 12], [1 / 6, 0, 1 / 6], [1 / 12, 1 / 6, 1 / 12]]
     planes = values.reshape(1, -1, *values.shape[-2:])
-    kernel = values.new_tensor(weights).expand(planes.shape[1], 1, 3, 3)
+    kernel = _weights(values.dtype, values.device).expand(planes.shape[1], 1, 3, 3)
     return conv2d(planes, kernel, padding=1, groups=planes.shape[1]).reshape(values.shape)
+
+
+@cache
+def _weights(kind: torch.dtype, device: torch.device) -> Tensor:
+    """Of the eight neighbours: kept on the device, which would be waited for at each copy."""
+    weights = torch.tensor([[1, 2, 1], [2, 0, 2], [1, 2, 1]], dtype=torch.float64) / 12
+    with torch.inference_mode(False):
+        return placed(weights.to(kind), device)
 
 
 def _gaussian(side: int, sigma: float) -> Tensor:
@@ -261,11 +348,16 @@ def _dot(left: Tensor, right: Tensor) -> Tensor:
     return (left * right).sum(dim=(2, 3), keepdim=True)
 
 
+def _square(values: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(values, dim=(2, 3), keepdim=True)
+    return norm.square()
+
+
 def _spread(images: Tensor) -> Tensor:
     return images.std(dim=(2, 3), keepdim=True, correction=0)
 
 
 def _noise(images: Tensor, context: FillContext, purpose: str) -> Tensor:
     keys = stream_keys(context.keys, seed=context.seed, purpose=purpose)
-    values = keyed_normal(keys.to(float64_device(images.device)), images[0].numel())
+    values = keyed_normal(placed(keys, float64_device(images.device)), images[0].numel())
     return values.reshape(images.shape).to(images.dtype).to(images.device)

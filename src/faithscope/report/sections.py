@@ -37,6 +37,7 @@ from faithscope.verdicts.sentences import (
     failed_line,
     metric_verdicts,
     percent,
+    precision_notes,
     test_score,
 )
 
@@ -241,6 +242,7 @@ def gallery(found: Findings, most_bytes: int) -> Section:
             f"The first {held.kept:,} of {found.samples.num_rows:,} {word}s were kept to be looked "
             "at."
         )
+    notes += precision_notes(found)
     return Section(title, " ".join(notes), gallery=held)
 
 
@@ -376,8 +378,9 @@ def cost(found: Findings) -> Section:
         if (value := getattr(manifest.cost, key)) is not None
     ]
     for name, option in options(type(plan.request)).items():
-        if option.role == "plan":
-            rows.append((name.replace("_", " "), written(getattr(plan.request, name))))
+        value = getattr(plan.request, name)
+        if option.role == "plan" and value is not False:
+            rows.append((name.replace("_", " "), written(value)))
     rows += [
         (f"{manifest.sample}s per task", f"{plan.shard:,}" * bool(plan.shard)),
         ("models trained together", f"{plan.pack_size:,} at most" * bool(plan.pack_size)),

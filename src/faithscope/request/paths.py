@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from faithscope.errors import FaithscopeError, shown
+from faithscope.registry import parse_spec
 from faithscope.request.remote import ADDRESS, RemotePath, remote_path
 
 Place = Path | RemotePath
 """Where a run may lie: a folder here, or at an address such as s3://bucket/run."""
 LONGEST_NAME, LONGEST_PATH = 255, 4095
 """In bytes, as file systems have them."""
+MOST_BRACKETS = 100
+"""More than a name with options has: each is tried as the one where the options begin."""
 
 
 def as_path(value: Any, what: str = "The path") -> Path:
@@ -77,3 +82,22 @@ def existing_path(value: Any) -> Path | None:
         return path if path.exists() else None
     except (FaithscopeError, OSError):  # no path, or one whose folder may not be looked into
         return None
+
+
+def split_options(text: str) -> tuple[str, dict[str, Any]]:
+    """Cut the options off a name that may itself hold brackets, as paths do.
+
+    >>> split_options("sets (old)/cifar(split=train)")
+    ('sets (old)/cifar', {'split': 'train'})
+    """
+    text = text.strip()
+    is_open = text.count("(") > text.count(")")
+    if not (text.endswith(")") or is_open) or existing_path(text) is not None:
+        return text, {}
+    for bracket in islice(re.finditer(r"\(", text), MOST_BRACKETS):
+        try:
+            _, options = parse_spec(f"_{text[bracket.start() :]}")
+        except FaithscopeError:
+            continue
+        return text[: bracket.start()].strip(), options
+    return parse_spec(text)

@@ -316,6 +316,21 @@ class Perturb(Request):
             meanings={"": "Floating-point format in which perturbed {sample}s were run."},
         ),
     ] = "auto"
+    explain_precision: Annotated[
+        Literal["auto", "fp64", "fp32", "tf32", "fp16", "bf16"],
+        Option(
+            "Floating-point format of explanations; auto is half precision for integrated "
+            "gradients on a CUDA GPU, else the model's own.",
+            noun="precision of explanations",
+            meanings={
+                "auto": "Maps are made in the model's own type, relevance (LRP) in float64.",
+                "fp64": "Maps are made in float64.",
+                "fp32": "Maps are made in float32; relevance (LRP) in float64.",
+                "": "Integrated gradients are made in this format, other maps in the model's own "
+                "type, relevance (LRP) in float64.",
+            },
+        ),
+    ] = "auto"
     tolerance: Annotated[
         Annotated[float, Field(gt=0, lt=2)] | None,
         Option(
@@ -332,6 +347,16 @@ class Perturb(Request):
         Positive | Literal["auto"],
         Option("Inputs per model call.", "'auto' or at least 1", metavar="N|auto", role="plan"),
     ] = "auto"
+    compile: Annotated[
+        bool,
+        Option(
+            "Run perturbed images by a program that torch.compile makes of the model; for many "
+            "images on a GPU.",
+            TRUE_OR_FALSE,
+            role="plan",
+            modality="image",
+        ),
+    ] = False
     pictures: Annotated[
         Whole,
         Option(

@@ -49,11 +49,14 @@ class MethodCard(Typed):
     draws: Annotated[int, Field(ge=1, le=1000)] = 1
     matched_random: str | None = None
     """The random method that this one is tested against."""
+    precision: str = ""
+    """The format that its maps were made in, if not the model's own type or its option."""
 
     @classmethod
     def of(cls, method: Any, **own: Any) -> MethodCard:
         """The card of a method."""
-        known = {name: getattr(method, name) for name in ("label", "name", "is_random")}
+        names = ("label", "name", "is_random", "precision")
+        known = {name: getattr(method, name) for name in names}
         return cls(**{**known, "options": plain_options(method.options), **own})
 
 
@@ -289,6 +292,7 @@ class Doubt(Typed):
         "refilled",
         "failed",
         "undefined",
+        "overflowed",
         "few_seeds",
         "diverged",
         "unlearned",

@@ -6,6 +6,7 @@ import ctypes
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -24,7 +25,13 @@ HELD = {M_TRIM_THRESHOLD: 1 << 30, M_TOP_PAD: 1 << 26, M_MMAP_THRESHOLD: 1 << 30
 
 def package_versions(packages: Iterable[str]) -> dict[str, str]:
     """Of faithscope and of what its numbers depend on."""
-    return {"faithscope": __version__, **{name: version(name) for name in packages}}
+    return {"faithscope": __version__, **{name: _version(name) for name in packages}}
+
+
+@cache
+def _version(package: str) -> str:
+    """Looked up once: a package's description is parsed for it."""
+    return version(package)
 
 
 def task_row(task: Task, device: str | torch.device, packages: Iterable[str]) -> dict[str, Any]:

@@ -146,6 +146,8 @@ def check_format(content: dict[str, Any]) -> None:
 def check_same(there: Plan, here: Plan, where: object) -> None:
     """Refuse a folder that holds another run, naming what differs."""
     differing = list(differences(there.content(), here.content()))
+    if there.kind != here.kind:  # of which all else follows
+        differing = list(differences(there.kind, here.kind, "kind"))
     if differing:
         raise FaithscopeError(
             f"'{where}' holds another run ({'; '.join(differing[:3])}): choose another folder, or "

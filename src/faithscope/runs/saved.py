@@ -30,7 +30,7 @@ from faithscope.runs.tables import joined
 class SavedTable:
     """A table in its file, of which no more than the rows at hand is ever in memory.
 
-    The file must stay what it was when its hash was taken.
+    The file must stay what it was when its hash was taken; its path holds from any folder.
     """
 
     file: Path
@@ -40,8 +40,8 @@ class SavedTable:
     """By which a file is known to be the same, without reading it again."""
 
     def is_in(self, file: Place) -> bool:
-        """Whether it is a file, still as it was."""
-        return file == self.file and self.file.is_file() and _mark(file.stat()) == self.mark
+        """Whether it is this file, whatever way leads to it, still as it was."""
+        return isinstance(file, Path) and file.is_file() and _mark(file.stat()) == self.mark
 
     def parts(self, *columns: str) -> Iterator[pa.Table]:
         """Its rows, a few thousand at a time, or some of its columns."""
@@ -91,7 +91,7 @@ def write_rows(file: Place, parts: Iterable[pa.Table]) -> tuple[str, Rows]:
 
     digest = write_parquet(file, passing())
     if isinstance(file, Path) and size > GROUP:
-        return digest, SavedTable(file, digest, rows, _mark(file.stat()))
+        return digest, SavedTable(file.absolute(), digest, rows, _mark(file.stat()))
     return digest, joined(held)
 
 
@@ -105,7 +105,7 @@ def open_rows(file: Place, digest: str, schema: pa.Schema) -> Rows:
         mark = _mark(os.fstat(held.fileno()))
         found = open_parquet(held, mark[0], schema)
         if found.num_row_groups > 1 or mark[0] > GROUP:
-            return SavedTable(file, digest, found.metadata.num_rows, mark)
+            return SavedTable(file.absolute(), digest, found.metadata.num_rows, mark)
         return joined([*read_groups(found)] or [schema.empty_table()])
 
 

@@ -142,13 +142,13 @@ class Forecast:
     again: int = 0
     left_out: tuple[Left, ...] = ()
     """The methods that are not in the run."""
+    compiling: float = 0.0
+    """Seconds beside the others, which every process that runs a compiled model takes once."""
 
     @property
     def duration(self) -> str:
         """The seconds in words."""
-        if self.seconds >= 5400:
-            return f"{self.seconds / 3600:.1f} h"
-        return f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{self.seconds:.0f} s"
+        return in_words(self.seconds)
 
     def __str__(self) -> str:
         if self.finished == self.tasks:
@@ -160,7 +160,15 @@ class Forecast:
             for unit, amount in self.cost.items()
             if not unit.startswith("explaining")
         )
-        return f"{amounts}{there}{again}, about {self.duration}"
+        compiling = f" after {in_words(self.compiling)} of compiling" if self.compiling >= 1 else ""
+        return f"{amounts}{there}{again}, about {self.duration}{compiling}"
+
+
+def in_words(seconds: float) -> str:
+    """A time in hours, minutes or seconds."""
+    if seconds >= 5400:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def forecast(
@@ -174,7 +182,8 @@ def forecast(
         return Forecast({}, 0.0, len(tasks), len(tasks))
     cost, measured = total_cost(state.todo), measure()
     seconds = sum(amount * measured.get(unit, 0.0) for unit, amount in cost.items()) / workers
-    return Forecast(cost, seconds, len(tasks), len(state.done), state.again)
+    compiling = measured.get("compiling", 0.0)
+    return Forecast(cost, seconds, len(tasks), len(state.done), state.again, compiling=compiling)
 
 
 class Scheduler:

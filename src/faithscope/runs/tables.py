@@ -67,6 +67,8 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     "skipped": _schema("text: sample", "long: reason"),
     # a sample on which the model ("" as method) or a method raised; likewise
     "failures": _schema("text: sample method", "long: reason"),
+    # a sample and a method whose gradients overflowed in half precision; likewise
+    "overflows": _schema("text: sample method"),
     "pictures": _schema("text: sample method kind", "whole: height width", "bytes: content"),
     # a point of a curve by one test metric; a training that several curves share is repeated
     "trainings": _schema(

@@ -465,11 +465,39 @@ def _undefined(found: Findings, doubt: Doubt) -> str:
     )
 
 
+def precision_notes(found: Findings) -> list[str]:
+    """Methods whose maps were made in a coarser format than the model has."""
+    by_format: dict[str, list[str]] = {}
+    for label, card in found.manifest.methods.items():
+        if card.precision in ("tf32", "fp16", "bf16"):
+            by_format.setdefault(card.precision, []).append(label)
+    return [
+        f"Maps of {in_words(labels)} were made in {name}: means hardly differ from those in "
+        f"float64, the score of a single {found.replicate.word} may."
+        for name, labels in by_format.items()
+    ]
+
+
+def overflow_note(label: str, count: int, sample: str) -> str:
+    """What was explained again, since half precision could not hold its gradients.
+
+    >>> overflow_note("captum", 2, "image")
+    'Half precision overflowed in captum on 2 images, which were explained again without it.'
+    """
+    many = f"{counted(count, sample)}, which {'was' if count == 1 else 'were'}"
+    return f"Half precision overflowed in {label} on {many} explained again without it."
+
+
+def _overflowed(found: Findings, doubt: Doubt) -> str:
+    return overflow_note(doubt.method or "", doubt.count or 0, found.replicate.word)
+
+
 _DOUBTS = {
     "probabilities": _probabilities,
     "refilled": _refilled,
     "failed": _failed,
     "undefined": _undefined,
+    "overflowed": _overflowed,
     "few_seeds": _few_seeds,
     "diverged": _diverged,
     "unlearned": _unlearned,

@@ -13,8 +13,8 @@ from faithscope import FaithscopeError
 from faithscope.models.text_classifier import within
 from faithscope.probes.retrain.finetune import (
     FinetuneLearner,
-    _adam,
     finetune_recipe,
+    make_optimizer,
     warm_up_and_decay,
 )
 from faithscope.probes.retrain.learner import Recipe
@@ -159,7 +159,7 @@ class TestResume:
         monkeypatch.setattr(
             "faithscope.probes.retrain.finetune.selection_score", lambda *_: next(scores)
         )
-        assert train(learner, data).members[0].best_epoch == 2
+        assert train(learner, data).finish()[0].epoch == 2
 
     def test_seeds_differ_and_repeat(self, small):
         learner, data = small
@@ -293,7 +293,7 @@ class TestRecipe:
 
     def test_biases_and_normalisations_do_not_decay(self, name):
         module = learner_of(name, task(8)).checkpoint.build(0)
-        optimizer = _adam(module, RECIPE)
+        optimizer = make_optimizer(module, RECIPE)
         decays = {
             id(p): group["weight_decay"]
             for group in optimizer.param_groups

@@ -281,6 +281,8 @@ def test_all_leaves_out_what_a_model_cannot_give_and_a_name_does_not():
         asked(measures=["attention", "gradient"], strict=True)
     with refused("Unknown measure 'gradent'", "gradient"):
         asked(measures=["gradent"])
+    with refused("'random_patch' is for images, and the model reads texts"):
+        asked(measures=["random_patch"])
 
 
 def test_texts_without_a_word_are_refused():

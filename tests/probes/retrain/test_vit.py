@@ -439,6 +439,7 @@ BAD = [
     ("a fill of texts", "bundled:babi1", "bilstm", {"fill": "mean"}, ["fill is of images"]),
     ("specials", "bundled:cifar10", "vit", {"specials": False}, ["specials is of texts"]),
     ("a measure", "bundled:cifar10", "vit", {"measures": "atention"}, ["Unknown method"]),
+    ("of texts", "bundled:cifar10", "vit", {"measures": "mutual_information"}, ["is for texts"]),
     ("few patches", SMALL_IMAGES, MODEL, {"units": "patches", "levels": [10]}, ["4 patches"]),
     ("few images", FEW_IMAGES, MODEL, {}, ["validation split", "no images"]),
     ("a count", "bundled:cifar10", "vit", {"strategy": "count", "levels": [0]}, ["one pixel"]),

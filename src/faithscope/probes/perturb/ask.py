@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ from faithscope.methods import Method, explain_images
 from faithscope.methods.layout import Inputs
 from faithscope.metrics import AUTO_K, Metric, auto_k
 from faithscope.models import Model, PassCounter, undisturbed
-from faithscope.models.device import float64_device, placed, wait_for
+from faithscope.models.device import COPIES_ALONE, Moment, brought, float64_device, placed
 from faithscope.models.dropping import Dropping
 from faithscope.perturb import (
     Fill,
@@ -107,17 +106,24 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a shard took beside its answers."""
+    """What a shard took beside its answers; explaining lasted from its first moment to its last."""
 
     passes: int
     explanation_passes: int
-    explaining: float
+    explaining: tuple[Moment, ...]
     halvings: int
+    overflowed: Sequence[tuple[str, str]] = ()
+    """Samples and methods whose gradients overflowed in half precision."""
+
+    @property
+    def explaining_seconds(self) -> float:
+        """How long the methods took; waits for them."""
+        return self.explaining[-1].since(self.explaining[0]) if self.explaining else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What the model answered about one shard, on its device.
+    """What the model answered about one shard, on its device, or on its way to the CPU (`there`).
 
     Shapes: target, predicted, log_p0 [S]; log_p, top1 [R] in the order of the rows: the removed
     images, then each pair's own cuts, plan by plan. `miniatures`, by method, are small maps of the
@@ -137,6 +143,7 @@ class Answers:
     spent: Spent
     failures: Sequence[Failure]
     failed: Tensor
+    there: Moment | None
 
 
 def ask_shard(
@@ -144,8 +151,8 @@ def ask_shard(
 ) -> Answers:
     """Run everything the model must be asked about one shard; keep small maps of some samples.
 
-    A shard is packed by itself, so the same shard gives the same bits. The answers stay on the
-    device: whoever reads them waits for them, and the next shard can be asked meanwhile.
+    A shard is packed by itself, so the same shard gives the same bits. Whoever reads the answers
+    waits for them, and the next shard can be asked meanwhile.
     """
     model, request = setup.model, setup.request
     responder = Responder(setup.forward, setup.fill, setup.batch_size, advance, setup.dropping)
@@ -168,7 +175,8 @@ def ask_shard(
         del maps
         exact = images.to(torch.promote_types(images.dtype, inputs.dtype))
         field = field_of(setup.fill, model, request, exact, batch.keys).to(inputs.dtype)
-        subject = Subject(inputs, field, ranked.ranks.flatten(0, 1).to(inputs.device), ranked.shape)
+        ranks = placed(ranked.ranks.flatten(0, 1), inputs.device)
+        subject = Subject(inputs, field, ranks, ranked.shape)
         rows = _rows(ranked)
         log_p, top1 = log_p0[:0], predicted[:0]
         if len(rows):
@@ -179,20 +187,22 @@ def ask_shard(
         explained.explanation_passes,
         explained.explaining,
         explained.halvings + responder.halvings,
+        explained.overflowed,
     )
     return Answers(
         batch,
-        ranked,
-        target,
-        predicted,
-        log_p0,
-        log_p,
-        top1,
-        miniatures,
+        replace(ranked, sums={auto: brought(sums) for auto, sums in ranked.sums.items()}),
+        brought(target),
+        brought(predicted),
+        brought(log_p0),
+        brought(log_p),
+        brought(top1),
+        {method: brought(maps) for method, maps in miniatures.items()},
         granularity,
         spent,
         failures,
         failed,
+        Moment(inputs.device) if inputs.device.type in COPIES_ALONE else None,
     )
 
 
@@ -201,12 +211,12 @@ def _intact(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the intact images; gives log p of the target, the predicted class, the target."""
     target = _given_target(setup, batch)
-    if target is not None:
-        target = target.to(inputs.device)
     log_p0, predicted = responder.intact(inputs, target)
     if batch.labels is not None and responder.classes:
         check_classes(batch.labels, responder.classes)
-    return log_p0, predicted, predicted.clamp_min(UNKNOWN) if target is None else target
+    if target is None:
+        return log_p0, predicted, predicted.clamp_min(UNKNOWN)
+    return log_p0, predicted, placed(target, inputs.device)
 
 
 def _lost(batch: Batch, responder: Responder, failed: Tensor) -> list[Failure]:
@@ -268,7 +278,7 @@ def _maps(
 ) -> tuple[list[Tensor], Spent]:
     """Make or fetch one tensor of maps per column, in the columns' order; a failed one is NaN."""
     wanted = [(column.method, column.draw) for column in setup.columns if column.method]
-    made, spent = iter(list[Tensor]()), Spent(0, 0, 0.0, 0)
+    made, spent = iter(list[Tensor]()), Spent(0, 0, (), 0)
     if wanted:
         explained, spent = _explain(setup, batch, images, target, wanted, failed, failures)
         made = iter(explained)
@@ -278,9 +288,10 @@ def _maps(
             maps.append(next(made))
         else:
             given = setup.maps[column.label].take(batch, setup.model)
-            given = given.to(float64_device(images.device))
-            lost = failed[:, len(maps)].to(given.device)
-            maps.append(given.masked_fill(lost[:, None, None], torch.nan) if lost.any() else given)
+            lost = failed[:, len(maps), None, None]
+            if lost.any():
+                given = given.masked_fill(lost.to(given.device), torch.nan)
+            maps.append(placed(given, float64_device(images.device)))
     return maps, spent
 
 
@@ -316,12 +327,6 @@ def _granularity(setup: Setup, column: Column, maps: Tensor, images: Inputs) -> 
     return found
 
 
-def _clock(device: torch.device) -> float:
-    """Seconds, once the device has done what it was asked."""
-    wait_for(device)
-    return time.perf_counter()
-
-
 def _explain(
     setup: Setup,
     batch: Batch,
@@ -332,10 +337,11 @@ def _explain(
     failures: list[Failure],
 ) -> tuple[list[Tensor], Spent]:
     """Run the methods in batches that fit in memory, and note what that took."""
-    counter, started = PassCounter(), _clock(images.device)
+    counter, started = PassCounter(), Moment(images.device)
+    overflowed: list[tuple[str, str]] = []
 
     def explained(places: slice, pairs: list[tuple[Method, int]]) -> tuple[list[Tensor], int]:
-        maps, _, halvings = explain_images(
+        made = explain_images(
             setup.model,
             images[places],
             target[places],
@@ -344,7 +350,9 @@ def _explain(
             seed=setup.request.seed,
             batch_size=setup.explain_batch,
         )
-        return maps, halvings
+        samples = batch.samples[places]
+        overflowed.extend((samples[place], label) for place, label in made.overflowed)
+        return made.maps, made.halvings
 
     halvings = 0
     with counter.watch(setup.model.module):
@@ -364,7 +372,8 @@ def _explain(
             maps = [_stacked(column, images) for column in zip(*singly, strict=True)]
             if not failures:
                 warn_of_moods("methods", whole)
-    return maps, Spent(0, counter.count, _clock(images.device) - started, halvings)
+    took = started, Moment(images.device)
+    return maps, Spent(0, counter.count, took, halvings, overflowed)
 
 
 def _tried(call: Callable[[], T]) -> T | Exception:
@@ -433,12 +442,14 @@ def _rank(setup: Setup, maps: Sequence[Tensor], images: Inputs) -> Ranked:
         autos.append(auto_k(ordered) if automatic else torch.full_like(order[:, 0], AUTO_K[0]))
         for auto, plan in plans.items():
             sums[auto].append(span_sums(ordered, list(plan.cuts)))
+    told = [torch.stack(column, 1) for column in (finite, constant, autos)]
+    is_finite, is_constant, auto_ks = torch.stack([part.long() for part in told]).cpu()
     return Ranked(
         torch.stack(ranks, 1),
         shape,
-        torch.stack(finite, 1).cpu(),
-        torch.stack(constant, 1).cpu(),
-        torch.stack(autos, 1).cpu(),
+        is_finite.bool(),
+        is_constant.bool(),
+        auto_ks,
         automatic,
         plans,
         {auto: torch.stack(columns, 1) for auto, columns in sums.items()},

@@ -92,6 +92,16 @@ def all_refused(trial: Trial, noun: str) -> dict[str, FaithscopeError]:
     return {**trial.refused, **failed}
 
 
+def nothing_usable(skipped: Sequence[Skipped], noun: str) -> FaithscopeError:
+    """An error: of all samples none can be used."""
+    if not skipped:
+        return FaithscopeError(f"There are no {noun}: give at least one.")
+    only = f"The only {noun.removesuffix('s')}"
+    count = only if len(skipped) == 1 else f"None of the {len(skipped)} {noun}"
+    could = "cannot be used" if len(skipped) == 1 else "can be used; the first"
+    return FaithscopeError(f"{count} {could}, '{skipped[0].sample}': {skipped[0].reason}.")
+
+
 def refuse_skipped(skipped: Sequence[Skipped], noun: str) -> None:
     """What `strict` asks for: the first sample that cannot be read as an error."""
     if skipped:

@@ -13,18 +13,10 @@ from torch import Tensor, nn
 from faithscope.errors import FaithscopeError, choose
 from faithscope.methods.layout import Inputs
 from faithscope.models import Model
-from faithscope.models.device import has_float64, without_autocast
+from faithscope.models.device import without_autocast
+from faithscope.models.formats import FORMATS, check_format, format_of, kernels
 from faithscope.models.model import log_probabilities
-
-PRECISIONS = ("auto", "fp64", "fp32", "tf32", "fp16", "bf16")
-_DTYPES = {
-    "fp64": torch.float64,
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
-_NAMES = {dtype: name for name, dtype in reversed(_DTYPES.items())}
+from faithscope.probes.perturb.compiled import Compiled, compiled
 
 TRUST = 0.02
 """Largest difference of a log-probability between fp16 and fp32 that "auto" accepts."""
@@ -43,29 +35,32 @@ class Forward:
     output: str = "softmax"
     deviation: float | None = None
 
-    def answer(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    @property
+    def program(self) -> Compiled | None:
+        """What runs the module if it is compiled."""
+        return self.logits if isinstance(self.logits, Compiled) else None
+
+    def answer(self, inputs: Inputs, rows: int = 0) -> tuple[Tensor, Tensor]:
         """Log-probability of every class [B, classes], and the predicted class [B].
 
-        The class is that of the highest logit: sigmoids of high logits are all 1.
+        The class is that of the highest logit: sigmoids of high logits are all 1. A program is made
+        for batches of one size: fewer inputs than `rows` are filled up by repeating the last.
         """
-        logits = self.logits(inputs)
+        count = len(inputs)
+        if self.program is not None and count < rows:
+            inputs = inputs[torch.arange(rows, device=inputs.device).clamp_max(count - 1)]
+        logits = self.logits(inputs)[:count]
         return log_probabilities(logits, self.output), logits.argmax(-1)
 
     @contextmanager
     def mode(self) -> Iterator[None]:
         """Inference mode with the float32 kernels this precision asks for, restored afterwards."""
-        matmul = torch.get_float32_matmul_precision()
-        convolution = torch.backends.cudnn.allow_tf32
-        try:
-            if self.precision in ("fp32", "tf32"):
-                fast = self.precision == "tf32"
-                torch.set_float32_matmul_precision("high" if fast else "highest")
-                torch.backends.cudnn.allow_tf32 = fast
-            with torch.inference_mode(), without_autocast(self.device_type):
-                yield
-        finally:
-            torch.set_float32_matmul_precision(matmul)
-            torch.backends.cudnn.allow_tf32 = convolution
+        with (
+            kernels(self.precision),
+            torch.inference_mode(),
+            without_autocast(self.device_type),
+        ):
+            yield
 
 
 def prepare_forward(model: Model, precision: str, sample: Inputs | None = None) -> Forward:
@@ -76,10 +71,10 @@ def prepare_forward(model: Model, precision: str, sample: Inputs | None = None) 
     finite and within `TRUST` of fp32, fp16 is used, else tf32. The deviation found is kept for the
     protocol.
     """
-    choose("precision", precision, PRECISIONS)
+    choose("precision", precision, ("auto", *FORMATS))
     if precision != "auto":
         return _forward(model, precision)
-    own = _NAMES.get(model.dtype, "fp32")
+    own = format_of(model.dtype)
     if model.device.type != "cuda" or own != "fp32" or sample is None:
         return _forward(model, own)
     exact, fast = _forward(model, "fp32"), _forward(model, "fp16")
@@ -88,21 +83,20 @@ def prepare_forward(model: Model, precision: str, sample: Inputs | None = None) 
     return replace(chosen, deviation=deviation)
 
 
+def compiled_forward(model: Model, forward: Forward) -> Forward:
+    """The same, run by a program that torch.compile makes of the module."""
+    return replace(forward, logits=compiled(model, forward.module))
+
+
 def exact_forward(model: Model) -> Forward:
     """The model in its own type, or in fp32 if that is coarser."""
-    own = _NAMES.get(model.dtype, "fp32")
+    own = format_of(model.dtype)
     return _forward(model, own if own == "fp64" else "fp32")
 
 
 def _forward(model: Model, precision: str) -> Forward:
-    if precision == "tf32" and model.device.type != "cuda":
-        raise FaithscopeError("Precision 'tf32' needs a CUDA GPU: use 'fp32' or 'auto' here.")
-    if precision == "fp64" and not has_float64(model.device):
-        raise FaithscopeError(
-            f"The device '{model.device.type}' has no float64: use precision='auto' here, or "
-            "device='cpu'."
-        )
-    dtype = _DTYPES[precision]
+    check_format(precision, model.device)
+    dtype = FORMATS[precision]
     if dtype == model.dtype:
         kind = model.device.type
         return Forward(precision, dtype, model.module, model.logits, kind, model.output)

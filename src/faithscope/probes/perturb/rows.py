@@ -16,7 +16,7 @@ from faithscope.probes.perturb.ask import Answers, Setup
 from faithscope.probes.perturb.failures import Failure
 from faithscope.probes.perturb.plan import MapPlan
 from faithscope.probes.perturb.score import ShardResult, score_shard
-from faithscope.runs.tables import join_tables, make_table
+from faithscope.runs.tables import join_tables, make_table, table_of_rows
 from faithscope.runs.task import Tables
 
 
@@ -79,6 +79,12 @@ def failure_table(failures: Sequence[Failure]) -> pa.Table:
         "reason": [failure.why for failure in failures],
     }
     return make_table("failures", columns)
+
+
+def overflow_table(overflowed: Sequence[tuple[str, str]]) -> pa.Table:
+    """The samples and methods that were explained again, since half precision overflowed."""
+    rows = [{"sample": sample, "method": method} for sample, method in overflowed]
+    return table_of_rows("overflows", rows)
 
 
 def score_table(

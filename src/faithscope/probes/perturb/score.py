@@ -55,6 +55,8 @@ class ShardResult:
 
 def score_shard(setup: Setup, answers: Answers) -> ShardResult:
     """Fetch the answers from the device and score them; the model is not needed any more."""
+    if answers.there is not None:
+        answers.there.wait()
     batch = answers.batch
     log_p0, predicted = answers.log_p0.cpu().double(), answers.predicted.cpu()
     responses = _sort_out(answers, log_p0, predicted)

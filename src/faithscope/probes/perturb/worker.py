@@ -28,6 +28,7 @@ from faithscope.probes.perturb.failures import (
 from faithscope.probes.perturb.rows import (
     failure_table,
     join_shards,
+    overflow_table,
     shard_tables,
     skipped_table,
 )
@@ -97,7 +98,9 @@ class PerturbWorker:
         answers = []
         for batch in value:
             if len(batch.images):
-                context.report("explaining")
+                program = self.setup.forward.program
+                is_made = program is None or program.is_made
+                context.report("explaining" if is_made else "compiling the model")
                 answers.append(
                     ask_shard(
                         self.setup,
@@ -136,6 +139,8 @@ class PerturbWorker:
         tables = {"skipped": skipped_table(computed.skipped)} if computed.skipped else {}
         if computed.failures:
             tables["failures"] = failure_table(computed.failures)
+        if overflowed := [pair for held in answers for pair in held.spent.overflowed]:
+            tables["overflows"] = overflow_table(overflowed)
         if answers:
             tables |= join_shards(
                 [shard_tables(self.setup, self.data.name, held) for held in answers]
@@ -148,7 +153,7 @@ class PerturbWorker:
         row = {
             **task_row(task, self.setup.model.device, PACKAGES),
             "seconds": taken,
-            "explaining": sum(part.explaining for part in spent),
+            "explaining": sum(part.explaining_seconds for part in spent),
             "passes": sum(part.passes for part in spent),
             "explanation_passes": sum(part.explanation_passes for part in spent),
             "halvings": sum(part.halvings for part in spent),
@@ -160,7 +165,7 @@ class PerturbWorker:
 
         On a CPU the methods are timed on a single image: integrated gradients of a few images can
         take longer than somebody who only wants to know will wait. Images that fail are passed
-        over.
+        over. Compiling is no part of a pass; what it takes is told apart.
         """
         setup = self.setup
         per_pass = self._on_some(self._passing)
@@ -171,7 +176,9 @@ class PerturbWorker:
         if isinstance(per_image, Exception):  # on every image some method fails
             each = [self._on_some(partial(self._explaining, [one])) for one in wanted]
             per_image = sum(taken for taken in each if not isinstance(taken, Exception))
-        return {"model passes": per_pass, "images": per_image}
+        program = setup.forward.program
+        compiling = {} if program is None else {"compiling": program.seconds}
+        return {"model passes": per_pass, "images": per_image, **compiling}
 
     def _on_some(self, seconds: Callable[[slice], float]) -> float | Exception:
         """What something takes on the first images that it works on, else its last error."""
@@ -189,9 +196,13 @@ class PerturbWorker:
         """Seconds of one pass of the model."""
         setup = self.setup
         few = placed(self.example.images[places], setup.model.device).to(setup.forward.dtype)
-        inputs = few[torch.arange(setup.batch_size) % len(few)]
+        program = setup.forward.program
         with undisturbed(setup.model.module), setup.forward.mode():
-            return _timed(lambda: setup.forward.logits(inputs), few.device) / len(inputs)
+            inputs = few[torch.arange(setup.batch_size) % len(few)]  # as in a run, in this mode
+            run = partial(setup.forward.logits, inputs)
+            if program is not None and not program.is_made:
+                run()
+            return _timed(run, few.device) / len(inputs)
 
     def _explaining(self, wanted: Sequence[Draw], places: slice) -> float:
         """Seconds of explaining one image."""

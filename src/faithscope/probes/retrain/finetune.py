@@ -6,7 +6,6 @@ the dropout are keyed by (seed, epoch), so a resumed training continues as if ne
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -30,6 +29,7 @@ from faithscope.models.text_model import text_model, tokenizer_digest
 from faithscope.probes.retrain.classification import classification_scores, selection_score
 from faithscope.probes.retrain.graphs import Lane
 from faithscope.probes.retrain.learner import Learner, Recipe, Trained, Training, Weights
+from faithscope.probes.retrain.pack import Epochs, best_epoch
 from faithscope.rng import stream_keys
 
 BETAS, EPSILON, WARM_UP = (0.9, 0.98), 1e-8, 0.06
@@ -230,7 +230,7 @@ class Bench:
     def __init__(self, model: TextClassifier, recipe: Recipe) -> None:
         self.model = model
         self.lane = Lane(model.device, self._step)
-        self.optimizer = _adam(model.module, recipe, in_graphs=self.lane.is_fast)
+        self.optimizer = make_optimizer(model.module, recipe, in_graphs=self.lane.is_fast)
         if self.lane.is_fast:
             self._prepare()
 
@@ -331,26 +331,17 @@ class FinetuningPack(Training):
         return finished
 
 
-class Finetuning:
+class Finetuning(Epochs):
     """The fine-tuning of one model."""
 
     def __init__(self, bench: Bench, data: TokenData, *, seed: int, recipe: Recipe) -> None:
         self.bench, self.data, self.seed, self.recipe = bench, data, seed, recipe
         self.model, self.module = bench.model, bench.model.module
-        self.validation: list[float] = []
-        self.best_epoch = 0
+        self.validation = list[float]()
         self.best: Weights = {}
         tokens, device = data.train, self.model.device
         self._read = read_lengths(tokens.ids, data.pad_id)
         self._train = [part.to(device) for part in (tokens.ids, tokens.lengths, tokens.labels)]
-
-    @property
-    def epoch(self) -> int:
-        return len(self.validation)
-
-    @property
-    def is_done(self) -> bool:
-        return self.epoch >= self.recipe.epochs
 
     def steps(self) -> Iterator[Callable[[], Tensor]]:
         """The steps of the next epoch; each gives its loss."""
@@ -380,11 +371,9 @@ class Finetuning:
         """Score the epoch, and keep the weights if it is the best so far."""
         validation = self.data.validation
         logits = self.model.predict(validation.ids, validation.lengths)
-        score = selection_score(logits, validation.labels, self.data.selection)
-        self.validation.append(score)
-        # the earliest of equal ones; an epoch without a score (NaN) only if there is no other
-        if not self.best or _or_worst(score) > _or_worst(self.validation[self.best_epoch - 1]):
-            self.best_epoch, self.best = self.epoch, _copy(self.module.state_dict())
+        self.validation.append(selection_score(logits, validation.labels, self.data.selection))
+        if best_epoch(self.validation) == self.epoch:
+            self.best = _copy(self.module.state_dict())
 
     def _key(self, purpose: str) -> int:
         keys = stream_keys(["finetune"], seed=self.seed, purpose=purpose, draw=self.epoch)
@@ -396,20 +385,16 @@ class Finetuning:
     def state(self) -> dict[str, Tensor]:
         """Everything needed to resume."""
         found = self.bench.state()
-        if self.best_epoch != self.epoch:
+        if best_epoch(self.validation) != self.epoch:
             found |= _named("best", self.best)
-        numbers = {
-            "validation": torch.tensor(self.validation, dtype=torch.float64),
-            "best_epoch": torch.tensor(self.best_epoch),
-        }
-        return _copy(found | numbers)
+        scores = torch.tensor(self.validation, dtype=torch.float64)
+        return _copy(found | {"validation": scores})
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Resume from a state."""
         self.bench.load_state(state)
         self.validation = state["validation"].tolist()
-        self.best_epoch = int(state["best_epoch"])
-        is_best = 0 < self.best_epoch == self.epoch
+        is_best = 0 < best_epoch(self.validation) == self.epoch
         self.best = _copy(_under("model" if is_best else "best", state))
 
     def finish(self) -> Trained:
@@ -420,10 +405,13 @@ class Finetuning:
         test = self.data.test
         logits = self.model.predict(test.ids, test.lengths)
         scores = classification_scores(logits, test.labels)
-        return Trained(self.best, self.best_epoch, tuple(self.validation), scores)
+        history = tuple(self.validation)
+        return Trained(self.best, best_epoch(history), history, scores)
 
 
-def _adam(module: nn.Module, recipe: Recipe, *, in_graphs: bool = False) -> torch.optim.AdamW:
+def make_optimizer(
+    module: nn.Module, recipe: Recipe, *, in_graphs: bool = False
+) -> torch.optim.AdamW:
     """AdamW whose weight decay spares biases and the weights of normalisations."""
     spared = {
         f"{name}.{own}"
@@ -454,10 +442,6 @@ def _random_state_kept(device: torch.device) -> Iterator[None]:
     """Whatever is drawn inside, also by a library, random state is as it was outside."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
-
-
-def _or_worst(score: float) -> float:
-    return -math.inf if math.isnan(score) else score
 
 
 def _copy(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

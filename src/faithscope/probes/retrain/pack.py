@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,36 @@ from faithscope.probes.retrain.classification import classification_scores, sele
 from faithscope.probes.retrain.learner import Recipe, Trained, Weights
 
 
-class Packed:
+class Epochs:
+    """How far a training is: the epochs whose scores on the validation split are known."""
+
+    recipe: Recipe
+    validation: list[Any]
+
+    @property
+    def epoch(self) -> int:
+        """Finished epochs."""
+        return len(self.validation)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all epochs are finished."""
+        return self.epoch >= self.recipe.epochs
+
+
+def best_epoch(scores: Sequence[float]) -> int:
+    """The epoch, from 1, with the highest score; 0 of none.
+
+    The earliest of equal ones; one that diverged has no score (NaN) and is taken if all have none.
+
+    >>> best_epoch([float("nan"), 0.5, 0.7, 0.7]), best_epoch([float("nan")] * 2), best_epoch([])
+    (3, 1, 0)
+    """
+    ranked = [-math.inf if math.isnan(score) else score for score in scores]
+    return 1 + ranked.index(max(ranked)) if ranked else 0
+
+
+class Packed(Epochs):
     """The training of a pack; of every model the best validation epoch is kept."""
 
     def __init__(
@@ -54,24 +84,17 @@ class Packed:
         return {name: value[place].cpu().clone() for name, value in p.items()}
 
     @property
-    def epoch(self) -> int:
-        """Finished epochs."""
-        return len(self.validation)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all epochs are finished."""
-        return self.epoch >= self.recipe.epochs
+    def histories(self) -> list[tuple[float, ...]]:
+        """The scores of every model, epoch by epoch."""
+        return [*zip(*self.validation, strict=True)]
 
     def validate(self) -> None:
         """Score every model on the validation split, and keep those that are better than ever."""
         labels = self.labels("validation")
         logits = self.logits("validation", self.parameters)
-        values = [selection_score(part, labels, self.selection) for part in logits]
-        now = torch.tensor(values, dtype=torch.float64)
-        past = torch.tensor([[-math.inf] * len(values), *self.validation], dtype=torch.float64)
-        better = (_or_worst(now) > _or_worst(past).amax(0)).to(self.device)
-        self.validation.append(values)
+        self.validation.append([selection_score(part, labels, self.selection) for part in logits])
+        best = [best_epoch(history) == self.epoch for history in self.histories]
+        better = torch.tensor(best, device=self.device)
         for name, value in self.parameters.items():
             chosen = better.view(-1, *[1] * (value.dim() - 1))
             self.best[name].copy_(torch.where(chosen, value.detach(), self.best[name]))
@@ -103,21 +126,12 @@ class Packed:
         """Test every model's best epoch."""
         labels = self.labels("test")
         logits = self.logits("test", self.best)
-        finished = []
-        for place, part in enumerate(logits):
-            history = tuple(values[place] for values in self.validation)
-            ranked = _or_worst(torch.tensor(history, dtype=torch.float64)).tolist()
-            finished.append(
-                Trained(
-                    weights=self.weights(self.best, place),
-                    epoch=ranked.index(max(ranked)) + 1,
-                    validation=history,
-                    scores=classification_scores(part, labels),
-                )
+        return [
+            Trained(
+                weights=self.weights(self.best, place),
+                epoch=best_epoch(history),
+                validation=history,
+                scores=classification_scores(part, labels),
             )
-        return finished
-
-
-def _or_worst(scores: Tensor) -> Tensor:
-    """A training that diverged has no score (NaN): any other is better."""
-    return scores.nan_to_num(nan=-1.0, neginf=-math.inf)
+            for place, (part, history) in enumerate(zip(logits, self.histories, strict=True))
+        ]

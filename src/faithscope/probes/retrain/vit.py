@@ -222,7 +222,7 @@ class ViTLearner:
         for some in part.chunks(together):
             images = frame.normalised(some.filled(self.device))
             labels = some.labels.to(self.device)
-            maps, together, _ = explain_images(
+            explained = explain_images(
                 model,
                 images,
                 labels,
@@ -231,7 +231,8 @@ class ViTLearner:
                 seed=seed,
                 batch_size=together,
             )
-            for held, own in zip(scores, maps, strict=True):
+            together = explained.batch_size
+            for held, own in zip(scores, explained.maps, strict=True):
                 ranked = to_units(own, units, frame.size, grid)
                 held[done : done + len(some)] = ranked.flatten(1).float().cpu()
             done += len(some)
