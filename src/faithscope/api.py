@@ -26,6 +26,7 @@ from faithscope.data.labels import class_by_name
 from faithscope.data.text import TextData
 from faithscope.errors import FaithscopeError, said, shown, warn
 from faithscope.methods import Method, MethodLike, explain_images, resolve_methods, try_methods
+from faithscope.methods.explain import EXPLAIN_BATCH, choose_explain_batch
 from faithscope.methods.layout import Inputs
 from faithscope.metrics import MetricLike
 from faithscope.models import Model, as_model, cannot_run, undisturbed
@@ -72,9 +73,6 @@ from faithscope.verdicts.sentences import left_out, overflow_note
 
 if TYPE_CHECKING:
     from faithscope.runs.ray import Crew
-
-EXPLAIN_BATCH = 32
-"""Images that are explained together."""
 
 OF_RAY = ("address", "workers", "gpus_per_worker", "cpus_per_worker")
 """Options that say which workers."""
@@ -211,7 +209,8 @@ def explain(
     if len(held):  # of a loader nobody may know
         _check_targets(goals, len(held))
     parts, places, done, size = list[list[Tensor]](), list[int](), 0, EXPLAIN_BATCH
-    show = progress if len(held) > EXPLAIN_BATCH else False
+    is_long = len(held) > EXPLAIN_BATCH
+    show = progress if is_long else False
     with following(f"{_noun(held)}s", show) as report:
         for batch in _batches_to_explain(held):
             report(Progress("explaining", "", done, len(held)))
@@ -224,6 +223,8 @@ def explain(
                 goal = goal.expand(count) if not goal.ndim else goal
                 goal = goal.to(model.device)
                 _check_targets(goal, count)
+            if not done and is_long:
+                size = choose_explain_batch(model, images, [(method, 0) for method in chosen])
             explained = partial(
                 _explained, model, batch, images, goal, seed=request.seed, size=size
             )

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import faithscope as fs
-from faithscope.methods import METHODS, explain_images, relevance, resolve_methods
+from faithscope.methods import METHODS, explain_images, relevance, rerun, resolve_methods
 from faithscope.methods.trace import gather
 from faithscope.models import PassCounter
 from faithscope.perturb import to_pixels
@@ -390,7 +390,7 @@ def test_all_methods_cost_one_traced_pass_and_fifty_of_integrated_gradients(fami
 
 
 def count_sweeps(monkeypatch, module: nn.Module, images: Tensor, methods) -> tuple[int, int]:
-    """How many sweeps were begun, and how many blocks relevance went through."""
+    """How many sweeps were begun, and how many blocks were run once more for them."""
     counts = {"__post_init__": 0, "run_on_tape": 0}
 
     def spy(owner: object, name: str):
@@ -403,7 +403,7 @@ def count_sweeps(monkeypatch, module: nn.Module, images: Tensor, methods) -> tup
         return counted
 
     with monkeypatch.context() as patched:
-        for owner, name in ((relevance.Sweep, "__post_init__"), (relevance, "run_on_tape")):
+        for owner, name in ((relevance.Sweep, "__post_init__"), (rerun, "run_on_tape")):
             patched.setattr(owner, name, spy(owner, name))
         fs.explain(module, images, methods, target=0)
     return counts["__post_init__"], counts["run_on_tape"]
@@ -414,15 +414,17 @@ def count_sweeps(monkeypatch, module: nn.Module, images: Tensor, methods) -> tup
     [
         (["lrp", "partial_lrp", "transformer_attribution(rules=original)"], 1, DEPTH),
         (["transformer_attribution", "lrp(rules=conserving)"], 1, DEPTH),
-        (RELEVANT, 2, 2 * DEPTH),
-        ("all", 2, 2 * DEPTH),
+        (RELEVANT, 2, DEPTH),
+        ("all", 2, DEPTH),
+        (["lrp", "transformer_attribution(start_layer=1)"], 2, DEPTH),
+        (["lrp(rules=conserving)", "partial_lrp", "transformer_attribution"], 2, DEPTH),
         (["partial_lrp", "partial_lrp(gradient=true)"], 1, 1),
         ("transformer_attribution(start_layer=1)", 1, DEPTH - 1),
         (TRACED_TOGETHER, 0, 0),
     ],
 )
 @pytest.mark.parametrize("name", ["timm_vit", "hf_deit_teacher"])
-def test_methods_with_the_same_rules_share_one_sweep_however_many_images(
+def test_methods_share_one_run_of_each_block_and_one_sweep_per_rules_however_many_images(
     monkeypatch, name: str, methods, sweeps: int, blocks: int
 ):
     module = FAMILIES[name].module()

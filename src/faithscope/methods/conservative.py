@@ -52,7 +52,7 @@ def conservative_lrp(
             start = wanted = before_norm(stem, entered)
         leaf = wanted.detach().clone().requires_grad_(True)
         tokens = stem.replay(start, leaf, entered, "its patch embedding")
-        check_recomputed("The patch embedding", tokens, entered)
+        check_recomputed(evidence.checks, "The patch embedding", tokens, entered)
         (found,) = torch.autograd.grad(tokens, leaf, gradient)
     product = leaf.detach() * found
     if at == "pixels":
@@ -92,7 +92,7 @@ def text_conservative_lrp(
         with torch.enable_grad(), Simplified(norm, activation):
             leaf = values.clone().requires_grad_(True)
             tokens = stem.replay(stem.roots[0], leaf, evidence.tensor("entered"), "its embedding")
-            check_recomputed("The embedding", tokens, entered)
+            check_recomputed(evidence.checks, "The embedding", tokens, entered)
             (found,) = torch.autograd.grad(tokens, leaf, found)
     return evidence.to_map((values * found).sum(-1))
 
@@ -105,7 +105,7 @@ def conservative_gradient(evidence: Evidence, *, norm: str, activation: str) -> 
     with torch.enable_grad(), Simplified(norm, activation) as mode:
         tokens = head.roots[0].detach().clone().requires_grad_(True)
         logits = head.replay(head.roots[0], tokens, recorded, "its head")
-        check_recomputed("The head", logits, recorded)
+        check_recomputed(evidence.checks, "The head", logits, recorded)
         if not logits.requires_grad:
             what = "its output is a softmax, which conservative_lrp holds constant"
             raise FaithscopeError(
@@ -127,7 +127,7 @@ def conservative_gradient(evidence: Evidence, *, norm: str, activation: str) -> 
                     "cannot be held constant: choose other methods.",
                     reason=f"no softmax was seen in the block '{name}'",
                 )
-            check_recomputed(f"The block '{name}'", left, call.output, tokens)
+            check_recomputed(evidence.checks, f"The block '{name}'", left, call.output, tokens)
             (gradient,) = torch.autograd.grad(left, tokens, gradient)
     return gradient
 

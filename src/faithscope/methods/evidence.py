@@ -17,8 +17,9 @@ from torch import Tensor
 from faithscope.errors import FaithscopeError, choose
 from faithscope.methods.layout import Inputs, Layout, layout_of
 from faithscope.methods.relevance import Sweep
+from faithscope.methods.rerun import Rerun
 from faithscope.models import Model, TextModel, ViTView
-from faithscope.models.attention import Seen
+from faithscope.models.attention import Checks
 from faithscope.models.tape import Call, Tape
 
 NEEDS = {
@@ -30,6 +31,7 @@ NEEDS = {
     "stream_gradient": "d logit_target / d tokens between blocks",
     "tapes": "what happens before and behind the blocks, to run it differently",
     "relevance": "LRP relevance, made in float64",
+    "rerun_gradient": "attention_gradient, taken in the blocks that relevance runs once more",
 }
 """What a method may declare that it reads."""
 
@@ -47,7 +49,9 @@ TOKEN_NEEDS = {
 _NEED_OF = {
     "input_gradient": "gradient",
     "attention_calls": "attention",
+    "rerun": "attention",
     "attention_gradients": "attention_gradient",
+    "rerun_gradients": "rerun_gradient",
     "block_calls": "stream",
     "stream_gradients": "stream_gradient",
     "stem": "tapes",
@@ -70,12 +74,11 @@ class Trace:
     `entered`, what enters the first block, and from the last block to the logits. `readout` [B, N]
     are the weights with which the head reads tokens, of which `prefix_tokens` are no patches, or
     why they are not known. `moved` names a block in or before which tokens
-    are put in another order.
+    are put in another order. `rerun` runs blocks once more, what that gives is under `checks`.
     """
 
     logits: Tensor
     attention_calls: tuple[Call, ...] = ()
-    attention_gradients: tuple[Tensor, ...] = ()
     block_calls: tuple[Call, ...] = ()
     stream_gradients: tuple[Tensor, ...] = ()
     input_gradient: Tensor | None = None
@@ -86,6 +89,18 @@ class Trace:
     stem: Tape | None = None
     entered: Tensor | None = None
     head: Tape | None = None
+    checks: Checks = field(default_factory=Checks)
+    rerun: Rerun | None = None
+
+    @property
+    def attention_gradients(self) -> Rerun | None:
+        """What gives gradients at attention that go with the traced pass, if they are known."""
+        return self.rerun if self.rerun is not None and self.rerun.traced else None
+
+    @property
+    def rerun_gradients(self) -> Rerun | None:
+        """What takes gradients at attention in the blocks it runs once more, if it does."""
+        return self.rerun if self.rerun is not None and self.rerun.gradient is not None else None
 
     @property
     def stream(self) -> tuple[Tensor, ...]:
@@ -122,25 +137,30 @@ class Layer:
         """The weights with which the head reads the tokens, [B, N]."""
         return self.evidence.readout
 
-    @cached_property
-    def _seen(self) -> Seen:
-        self.evidence.check_order()
-        self.evidence.check_chain(self.index)
-        call = self.evidence.calls("attention_calls")[self.index]
-        trace = self.evidence.trace
-        wanted = trace is not None and bool(trace.attention_gradients)
-        return self.evidence.vit.attentions[self.index].look(call, gradient=wanted)
-
     @property
     def attention(self) -> Tensor:
         """Attention probabilities [B, heads, N, N], checked against what the block returned."""
-        return self._seen.attention.detach()
+        self._check()
+        self.evidence.calls("attention_calls")
+        return self.evidence.rerun.attention(self.index)
 
     @cached_property
     def attention_gradient(self) -> Tensor:
         """Gradient of the target logit at the attention probabilities, [B, heads, N, N]."""
-        gradient = self.evidence.tensors("attention_gradients")[self.index]
-        return self._seen.gradient(gradient)
+        self._check()
+        gradients: Rerun = self.evidence.part("attention_gradients")
+        return gradients.attention_gradient(self.index)
+
+    @property
+    def rerun_gradient(self) -> Tensor:
+        """The same but for rounding, at less cost where relevance is read."""
+        self._check()
+        gradients: Rerun = self.evidence.part("rerun_gradients")
+        return gradients.rerun_gradient(self.index)
+
+    def _check(self) -> None:
+        self.evidence.check_order()
+        self.evidence.check_chain(self.index)
 
     def relevance(self, rules: str) -> Tensor:
         """LRP relevance of the attention probabilities, [B, heads, N, N]."""
@@ -208,7 +228,7 @@ class Evidence:
     @property
     def readout(self) -> Tensor:
         """The weights with which the head reads the tokens, [B, N]."""
-        found = self._part("readout")
+        found = self.part("readout")
         if isinstance(found, FaithscopeError):
             raise found
         weights: Tensor = found
@@ -248,31 +268,43 @@ class Evidence:
 
     def tensor(self, part: str) -> Tensor:
         """A part of the trace that is one tensor."""
-        found: Tensor = self._part(part)
+        found: Tensor = self.part(part)
         return found
 
     def tensors(self, part: str) -> tuple[Tensor, ...]:
         """A part of the trace that has one tensor for each place between blocks."""
-        found: tuple[Tensor, ...] = self._part(part)
+        found: tuple[Tensor, ...] = self.part(part)
         return found
 
     def calls(self, part: str) -> tuple[Call, ...]:
         """What the attention modules, or the blocks, got and gave."""
-        found: tuple[Call, ...] = self._part(part)
+        found: tuple[Call, ...] = self.part(part)
         return found
 
     def tape(self, part: str) -> Tape:
         """What happens before the blocks ("stem") or behind them ("head")."""
-        found: Tape = self._part(part)
+        found: Tape = self.part(part)
         return found
 
-    def _part(self, part: str) -> Any:
+    def part(self, part: str) -> Any:
+        """A part of the trace, which must have been declared to be read."""
         found = None if self.trace is None else getattr(self.trace, part)
         if found is None or (isinstance(found, tuple) and not found):
             need = _NEED_OF.get(part, part)
             raise FaithscopeError(
                 f"A method read '{need}' without declaring it: register it with needs=('{need}',)."
             )
+        return found
+
+    @property
+    def checks(self) -> Checks:
+        """What is computed twice is compared under these."""
+        return Checks() if self.trace is None else self.trace.checks
+
+    @property
+    def rerun(self) -> Rerun:
+        """The blocks, run once more where something is read off them."""
+        found: Rerun = self.part("rerun")
         return found
 
     @cached_property
@@ -291,14 +323,15 @@ class Evidence:
     def sweep(self, rules: str) -> Sweep:
         """The relevance sweep of one rule set, shared by all methods that read it."""
         if rules not in self.sweeps:
-            blocks = self.vit.require_blocks("Relevance")
+            self.vit.require_blocks("Relevance")
+            self.calls("block_calls")
             self.sweeps[rules] = Sweep(
-                [*blocks.items()],
-                self.calls("block_calls"),
+                self.rerun,
                 self.tape("head"),
                 self.tensor("logits"),
                 self.target,
                 rules,
                 of_texts=isinstance(self.model, TextModel),
+                beside=self.sweeps,
             )
         return self.sweeps[rules]

@@ -21,7 +21,7 @@ from faithscope.methods.relevance import Descent, Rules
 
 
 def _needs(*, gradient: bool, **_: object) -> tuple[str, ...]:
-    return ("relevance", "attention", *(["attention_gradient"] if gradient else []))
+    return ("relevance", "attention", *(["rerun_gradient"] if gradient else []))
 
 
 def _relevant_attention(layer: Layer, rules: str, gradient: bool, *, clamp: bool = True) -> Tensor:
@@ -32,7 +32,7 @@ def _relevant_attention(layer: Layer, rules: str, gradient: bool, *, clamp: bool
             "The relevance of attention is not of its shape: use lrp, which needs no attention."
         )
     if gradient:
-        relevance = relevance * layer.attention_gradient
+        relevance = relevance * layer.rerun_gradient
     return head_mean(positive(relevance) if clamp else relevance)
 
 

@@ -11,16 +11,16 @@ by sign-indefinite sums, so they are ill-conditioned: run them in float64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from faithscope.errors import FaithscopeError, choose
-from faithscope.models.attention import check_recomputed, run_on_tape
-from faithscope.models.tape import SELECTIONS, Call, Node, Tape, scaled_by, tensors_in
+from faithscope.methods.rerun import Rerun
+from faithscope.models.tape import SELECTIONS, Node, Tape, scaled_by, tensors_in
 
 Rules = Literal["original", "conserving"]
 STABILISER = 1e-9
@@ -34,9 +34,49 @@ def divide(relevance: Tensor, total: Tensor) -> Tensor:
     >>> divide(torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.0]))
     tensor([2., 0.])
     """
-    denominator = total + STABILISER
-    denominator = denominator.masked_fill(denominator == 0, STABILISER)
-    return (relevance / denominator).masked_fill(total == 0, 0)
+    return relevance / divisor(total)
+
+
+def divisor(total: Tensor) -> Tensor:
+    """What `divide` divides by, whatever the relevance: stabilised, infinite where it is 0."""
+    stable = total + STABILISER
+    stable.masked_fill_(stable == 0, STABILISER)
+    return stable.masked_fill_(total == 0, torch.inf)
+
+
+@dataclass(eq=False)
+class Contributions:
+    r"""Positive and negative contributions to what a linear layer gives, which all rules share.
+
+    .. math:: Z_1 = w^+ x^+, \quad Z_2 = w^- x^-
+
+    Shapes: inputs [..., in], weight [out, in].
+    """
+
+    inputs: InitVar[Tensor]
+    weight: InitVar[Tensor]
+
+    def __post_init__(self, inputs: Tensor, weight: Tensor) -> None:
+        self.given, self.is_plus = inputs, inputs > 0
+        self.weight_plus, self.weight_minus = weight.clamp(min=0), weight.clamp(max=0)
+        self.first = inputs.clamp(min=0) @ self.weight_plus.T
+        self.second = inputs.clamp(max=0) @ self.weight_minus.T
+
+    def relevance(self, relevance: Tensor, rules: str) -> Tensor:
+        r"""Relevance of the layer's inputs, [..., in], from that of its outputs, [..., out].
+
+        .. math:: R_{in} = x^+ (w^{+\top} S_1) + x^- (w^{-\top} S_2)
+
+        with :math:`S_1 = S_2 = D(R, Z_1 + Z_2)` (conserving) or :math:`S_i = D(R, Z_i)` (original).
+        No sum is negative, and one that is 0 reaches only inputs that are 0.
+        """
+        if rules == "conserving":
+            share_plus = share_minus = relevance / (self.first + self.second).add_(STABILISER)
+        else:
+            share_plus = relevance / (self.first + STABILISER)
+            share_minus = relevance / (self.second + STABILISER)
+        back_plus, back_minus = share_plus @ self.weight_plus, share_minus @ self.weight_minus
+        return torch.where(self.is_plus, back_plus, back_minus).mul_(self.given)
 
 
 def linear_relevance(inputs: Tensor, weight: Tensor, relevance: Tensor, rules: str) -> Tensor:
@@ -50,18 +90,13 @@ def linear_relevance(inputs: Tensor, weight: Tensor, relevance: Tensor, rules: s
 
     Shapes: inputs [..., in], weight [out, in], relevance [..., out] -> [..., in].
     """
-    plus, minus = inputs.clamp(min=0), inputs.clamp(max=0)
-    weight_plus, weight_minus = weight.clamp(min=0), weight.clamp(max=0)
-    first, second = plus @ weight_plus.T, minus @ weight_minus.T
-    if rules == "conserving":
-        share_plus = share_minus = divide(relevance, first + second)
-    else:
-        share_plus, share_minus = divide(relevance, first), divide(relevance, second)
-    return plus * (share_plus @ weight_plus) + minus * (share_minus @ weight_minus)
+    return Contributions(inputs, weight).relevance(relevance, rules)
 
 
-def add_relevance(a: Tensor, b: Tensor, relevance: Tensor, rules: str) -> tuple[Tensor, Tensor]:
-    r"""Relevance of the operands of a sum.
+def add_relevance(
+    a: Tensor, b: Tensor, relevance: Tensor, rules: str, *, by: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    r"""Relevance of the operands of a sum; `by` is its `divisor`, if that is known.
 
     .. math:: R_a = a \, D(R, a + b), \qquad R_b = b \, D(R, a + b)
 
@@ -70,34 +105,32 @@ def add_relevance(a: Tensor, b: Tensor, relevance: Tensor, rules: str) -> tuple[
 
     Shapes: all [B, N, D].
     """
-    share = divide(relevance, a + b)
-    to_a, to_b = a * share, b * share
+    share = relevance / (divisor(a + b) if by is None else by)
+    to_a, to_b = a * share, share.mul_(b)
     if rules == "original":
         return to_a, to_b
-    total = _sum(relevance)
-    sum_a, sum_b = _sum(to_a), _sum(to_b)
-    both = sum_a.abs() + sum_b.abs()
-    return (
-        to_a * divide(divide(sum_a.abs(), both) * total, sum_a),
-        to_b * divide(divide(sum_b.abs(), both) * total, sum_b),
-    )
+    sums = torch.stack([_sum(to_a), _sum(to_b)])
+    size = sums.abs()
+    factors = divide(divide(size, size.sum(0)) * _sum(relevance), sums)
+    return to_a.mul_(factors[0]), to_b.mul_(factors[1])
 
 
-def clone_relevance(x: Tensor, *uses: Tensor) -> Tensor:
-    r"""Relevance of a tensor that is used several times.
+def clone_relevance(x: Tensor, *uses: Tensor, by: Tensor | None = None) -> Tensor:
+    r"""Relevance of a tensor that is used several times; `by` is its `divisor`, if that is known.
 
     .. math:: R = x \, (D(R_1, x) + D(R_2, x) + \dots)
     """
-    total = divide(uses[0], x)
+    by = divisor(x) if by is None else by
+    total = uses[0] / by
     for use in uses[1:]:
-        total = total + divide(use, x)
-    return x * total
+        total.add_(use / by)
+    return total.mul_(x)
 
 
 def product_relevance(
-    a: Tensor, b: Tensor, product: Tensor, relevance: Tensor
+    a: Tensor, b: Tensor, product: Tensor, relevance: Tensor, *, by: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""Relevance of the factors of a matrix product, half each.
+    r"""Relevance of the factors of a matrix product, half each; `by` is its `divisor`, if known.
 
     .. math::
         s = D(R, a b), \qquad R_a = \tfrac12 a \, (s b^\top), \qquad
@@ -105,8 +138,8 @@ def product_relevance(
 
     Shapes: a [..., n, k], b [..., k, m], product and relevance [..., n, m].
     """
-    share = divide(relevance, product)
-    return a * (share @ b.mT) / 2, b * (a.mT @ share) / 2
+    share = (relevance / (divisor(product) if by is None else by)).div_(2)
+    return (share @ b.mT).mul_(a), (a.mT @ share).mul_(b)
 
 
 def _sum(values: Tensor) -> Tensor:
@@ -170,6 +203,31 @@ def _transposed(node: Node, like: Tensor, weight: Tensor, values: Tensor) -> Ten
 
 
 @dataclass(eq=False)
+class Shared:
+    """What several sets of rules have in common at one operation, made for the first of them."""
+
+    _known: dict[tuple[str, int], Any] = field(default_factory=dict)
+
+    def contributions(self, node: Node) -> Contributions:
+        """Those to a linear layer."""
+        made: Contributions = self._once(
+            "linear", node, lambda: Contributions(node.inputs[0].detach(), _known(node.weight))
+        )
+        return made
+
+    def divisor(self, about: object, total: Callable[[], Tensor]) -> Tensor:
+        """That of a total that belongs to an operation, or to a tensor."""
+        made: Tensor = self._once("divisor", about, lambda: divisor(total()))
+        return made
+
+    def _once(self, what: str, about: object, make: Callable[[], Any]) -> Any:
+        key = what, id(about)
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+
+@dataclass(eq=False)
 class Descent:
     """Relevance on its way back along a tape, from what was computed to what it was made of.
 
@@ -188,6 +246,8 @@ class Descent:
     """Tensors on the way from a projection to the product of queries and keys."""
     _pixels: set[int] = field(default_factory=set)
     """Images, normalised perhaps: tensors whose convolution follows the rule of pixels."""
+    _shared: Shared = field(default_factory=Shared)
+    """What is shared with other rules at the operation that relevance has come to."""
 
     @property
     def images(self) -> int:
@@ -200,12 +260,23 @@ class Descent:
         """Take relevance from an output of the tape to its root."""
         if pixels:
             self._find_pixels(root)
-        self.tape.check_whole(self.where, output)
+        (found,) = descend([self], output, [relevance], root)
+        return found
+
+    def start(self, output: Tensor, relevance: Tensor) -> None:
+        """Relevance arrives at what the tape gave."""
         self._deliver(output, relevance, "start")
-        for node in reversed(self.tape.nodes):
-            given = [self._collect(tensor) for tensor in node.outputs]
-            if any(part is not None for part in given):
-                self._pass_on(node, given)
+
+    def step(self, node: Node, shared: Shared) -> None:
+        """Relevance that has arrived at an operation's outputs goes to its inputs."""
+        self._shared = shared
+        given = [self._collect(tensor) for tensor in node.outputs]
+        if any(part is not None for part in given):
+            self._pass_on(node, given)
+
+    def end(self, root: Tensor, shared: Shared) -> Tensor:
+        """What has arrived at the root."""
+        self._shared = shared
         found = self._collect(root)
         return torch.zeros_like(root) if found is None else found
 
@@ -216,13 +287,8 @@ class Descent:
         (relevance,) = given
         assert relevance is not None
         if node.kind == "linear":
-            assert node.weight is not None
-            weight = node.weight.detach()
-            self._deliver(
-                node.inputs[0],
-                linear_relevance(node.inputs[0].detach(), weight, relevance, self.rules),
-                "linear",
-            )
+            parts = self._shared.contributions(node)
+            self._deliver(node.inputs[0], parts.relevance(relevance, self.rules), "linear")
         elif node.kind == "convolution":
             inputs = node.inputs[0]
             if id(inputs) in self._pixels:
@@ -252,12 +318,9 @@ class Descent:
         if joint is not None:
             self._through_layers(*joint, relevance)
             return
-        shares = add_relevance(
-            first.detach().expand_as(relevance),
-            second.detach().expand_as(relevance),
-            relevance,
-            self.rules,
-        )
+        a, b = (held.detach().expand_as(relevance) for held in (first, second))
+        by = self._shared.divisor(node, lambda: a + b)
+        shares = add_relevance(a, b, relevance, self.rules, by=by)
         for tensor, share in zip((first, second), shares, strict=True):
             if self.tape.is_live(tensor):
                 self._deliver(tensor, share, "sum")
@@ -327,13 +390,15 @@ class Descent:
         parts = (seen.query, seen.key, seen.value, seen.product, seen.probabilities, seen.mixed)
         kind = relevance.dtype  # a softmax may run in another
         query, key, value, product, attention, mixed = (part.detach().to(kind) for part in parts)
-        to_attention, to_value = product_relevance(attention, value, mixed, relevance)
+        by = self._shared.divisor(seen.mixed, lambda: mixed)
+        to_attention, to_value = product_relevance(attention, value, mixed, relevance, by=by)
         to_product = to_attention
         if self.of_texts:
             scores = seen.scores.detach().to(kind).masked_fill(attention == 0, 0)  # not -inf · 0
             mask = torch.zeros_like(scores)
             to_product, _ = add_relevance(scores, mask, to_attention, self.rules)
-        to_query, to_key = product_relevance(query, key.mT, product, to_product)
+        by = self._shared.divisor(seen.product, lambda: product)
+        to_query, to_key = product_relevance(query, key.mT, product, to_product, by=by)
         self.cams.insert(0, to_attention.reshape(self.images, -1, *to_attention.shape[-2:]))
         for tensor, found, side in (
             (seen.query, to_query, True),
@@ -374,11 +439,16 @@ class Descent:
         apart = [part for kind, part in arrived if kind in ("sum", "norm", "pass")]
         added = [part for kind, part in arrived if kind not in ("sum", "norm", "pass")]
         if self.of_texts and len(added) > 1:
-            added = [clone_relevance(tensor.detach(), *added)]
+            added = [self._joined(tensor, added)]
         uses = apart + (
             [torch.stack(added).sum(0) if len(added) > 1 else added[0]] if added else []
         )
-        return uses[0] if len(uses) == 1 else clone_relevance(tensor.detach(), *uses)
+        return uses[0] if len(uses) == 1 else self._joined(tensor, uses)
+
+    def _joined(self, tensor: Tensor, uses: list[Tensor]) -> Tensor:
+        """The relevance of a tensor from that of its uses."""
+        held = tensor.detach()
+        return clone_relevance(held, *uses, by=self._shared.divisor(tensor, lambda: held))
 
     def _projected(self, tensor: Tensor) -> Tensor:
         """Queries or keys before norms and rotations, which pass relevance on unchanged."""
@@ -431,21 +501,42 @@ def _operands(node: Node) -> tuple[Tensor, Tensor]:
     return first, second
 
 
+def descend(
+    descents: Sequence[Descent], output: Tensor, relevances: Sequence[Tensor], root: Tensor
+) -> list[Tensor]:
+    """Take relevance by several sets of rules, side by side, from an output of a tape to its root.
+
+    What does not depend on rules is made once for all of them.
+    """
+    tape = descents[0].tape
+    tape.check_whole(descents[0].where, output)
+    for descent, relevance in zip(descents, relevances, strict=True):
+        descent.start(output, relevance)
+    for node in reversed(tape.nodes):
+        shared = Shared()
+        for descent in descents:
+            descent.step(node, shared)
+    shared = Shared()
+    return [descent.end(root, shared) for descent in descents]
+
+
 @dataclass(eq=False)
 class Sweep:
     """Relevance on its way down through the blocks, one block at a time.
 
-    `calls` are those of the blocks; `relevance` is that of what enters block `reached`, [B, N, D];
-    `cam` is the relevance of the attention of that block, [B, heads, N, N].
+    `relevance` is that of what enters block `reached`, [B, N, D]; `cam` is the relevance of the
+    attention of that block, [B, heads, N, N]. Of the sweeps by other rules `beside` it, those that
+    go `all_the_way` come with it as long as they are where it is.
     """
 
-    blocks: Sequence[tuple[str, nn.Module]]
-    calls: Sequence[Call]
+    rerun: Rerun
     head: Tape
     logits: Tensor
     target: Tensor
     rules: str
     of_texts: bool = False
+    beside: Mapping[str, Sweep] = field(default_factory=dict)
+    all_the_way: bool = False
 
     def __post_init__(self) -> None:
         choose("LRP rules", self.rules, get_args(Rules))
@@ -453,7 +544,7 @@ class Sweep:
         descent = Descent(self.head, self.rules, "its head", self.of_texts)
         with torch.no_grad():
             self.relevance = descent.run(self.logits, start, self.head.roots[0])
-        self.reached = len(self.blocks)
+        self.reached = len(self.rerun.blocks)
         self.cam = self.relevance[:0]
 
     def attention(self, index: int) -> Tensor:
@@ -466,13 +557,21 @@ class Sweep:
     def descend(self, index: int) -> Tensor:
         """Relevance of what enters this block, [B, N, D]."""
         while self.reached > index:
-            name, block = self.blocks[self.reached - 1]
-            call = self.calls[self.reached - 1]
-            tape, tokens, output = run_on_tape(block, call, whole=True)
-            check_recomputed(f"The block '{name}'", output, call.output, tokens)
-            descent = Descent(tape, self.rules, f"the block '{name}'", self.of_texts)
-            with torch.no_grad():
-                self.relevance = descent.run(output, self.relevance, tokens)
-            self.cam = torch.cat(descent.cams, dim=1) if descent.cams else self.relevance[:0]
-            self.reached -= 1
+            others = [held for held in self.beside.values() if held is not self]
+            with_it = [held for held in others if held.all_the_way and held.reached == self.reached]
+            self._enter(self.reached - 1, [self, *with_it])
         return self.relevance
+
+    def _enter(self, index: int, sweeps: Sequence[Sweep]) -> None:
+        """Take sweeps through one block."""
+        tape, tokens, output = self.rerun.open(index)
+        where = f"the block '{self.rerun.blocks[index][0]}'"
+        descents = [Descent(tape, sweep.rules, where, sweep.of_texts) for sweep in sweeps]
+        with torch.no_grad():
+            arrived = descend(descents, output, [sweep.relevance for sweep in sweeps], tokens)
+        for sweep, descent, relevance in zip(sweeps, descents, arrived, strict=True):
+            cams = descent.cams
+            sweep.relevance, sweep.reached = relevance, index
+            sweep.cam = relevance[:0] if not cams else cams[0]
+            if len(cams) > 1:
+                sweep.cam = torch.cat(cams, dim=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -22,13 +22,14 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
 from faithscope.methods.layout import Inputs, Layout, check_reading, layout_of
 from faithscope.methods.readout import Head, tokenwise
+from faithscope.methods.rerun import Rerun
 from faithscope.models import Model, TextModel, TokenInputs, ViTView
 from faithscope.models.attention import places_of
 from faithscope.models.tape import Call, Tape, first_tensor, tensors_in
 
-_OF_ATTENTION = frozenset({"attention", "attention_gradient"})
-_OF_STREAM = frozenset({"stream", "stream_gradient", "relevance", "tapes"})
-_OF_BACKWARD = frozenset({"gradient", "attention_gradient", "stream_gradient"})
+_OF_ATTENTION = frozenset({"attention", "attention_gradient", "rerun_gradient"})
+_OF_STREAM = frozenset({"stream", "stream_gradient", "relevance", "rerun_gradient", "tapes"})
+_OF_BACKWARD = frozenset({"gradient", "attention_gradient", "stream_gradient", "rerun_gradient"})
 
 
 def gather(
@@ -47,6 +48,8 @@ def gather(
     layout = layout_of(model, inputs)
     about = (model, inputs, embedded)
     needs -= {"path_gradient", "statistics"}  # a method's own passes, and what no pass shows
+    if "rerun_gradient" in needs:
+        needs |= {"relevance"}  # whose checks see to it that blocks are followed by blocks
     if not needs:
         target = _predicted(model, inputs, embedded) if target is None else target
         return Evidence(*about, target, keys, seed, batch_size=batch_size)
@@ -71,7 +74,7 @@ def gather(
         if target is None:
             target = logits.detach().argmax(-1)
         gradients = _backward(model, logits, target, leaf, record, needs)
-        read = gradients.pop("readout")
+        read, returned = gradients.pop("readout"), gradients.pop("attention")
         readout: Tensor | FaithscopeError | None = None
         if vit is not None:
             try:
@@ -87,7 +90,37 @@ def gather(
             moved = _find_moved(record, vit)
     found = {"readout": readout, "prefix_tokens": prefix, "moved": moved}
     trace = record.trace(logits, needs, **found, **gradients)
+    if vit is not None:
+        trace = replace(trace, rerun=_rerun(model, vit, trace, needs, returned, read))
     return Evidence(*about, target, keys, seed, batch_size=batch_size, trace=trace)
+
+
+def _rerun(
+    model: Model,
+    vit: ViTView,
+    trace: Trace,
+    needs: frozenset[str],
+    returned: Sequence[Tensor],
+    read: Sequence[Tensor | None],
+) -> Rerun:
+    """The blocks, ready to be run once more; `read` begins with the gradient at what left them."""
+    left = None
+    if "rerun_gradient" in needs:
+        left = read[0] if read else None
+        if left is None:
+            raise no_gradient(model, RuntimeError("require grad"))
+        if trace.head is not None:
+            trace.head.check_whole("its head", trace.logits)
+    return Rerun(
+        views=vit.attentions,
+        attention_calls=trace.attention_calls,
+        traced=returned,
+        blocks=[*vit.blocks.items()],
+        calls=trace.block_calls,
+        gradient=left,
+        checks=trace.checks,
+        refuse=partial(no_gradient, model),
+    )
 
 
 def _predicted(model: Model, inputs: Inputs, embedded: Tensor) -> Tensor:
@@ -112,7 +145,7 @@ def _backward(
         stream.append(record.blocks[len(record.blocks) - 1].output)
     wanted: dict[str, list[Tensor]] = {
         "input_gradient": [inputs] if "gradient" in needs else [],
-        "attention_gradients": [call.output for call in record.attention.values()]
+        "attention": [call.output for call in record.attention.values()]
         if "attention_gradient" in needs
         else [],
         "stream_gradients": stream if "stream_gradient" in needs else [],
@@ -120,7 +153,7 @@ def _backward(
     }
     tensors = [tensor for part in wanted.values() for tensor in part]
     if not tensors:
-        return {"readout": ()}
+        return {"readout": (), "attention": ()}
     with torch.enable_grad():
         chosen = logits.gather(1, target[:, None]).sum()
     try:
@@ -399,7 +432,8 @@ def _check_chain(record: Record, vit: ViTView) -> None:
     earlier = {id(call.tokens) for call in calls}
     for index, (before, after) in enumerate(pairwise(calls)):
         left, entered = before.output.detach(), after.tokens.detach()
-        chained = left.shape == entered.shape and torch.equal(left, entered)
+        chained = before.output is after.tokens  # which need not be read to be known
+        chained = chained or (left.shape == entered.shape and torch.equal(left, entered))
         others = (
             held for held in tensors_in((after.args, after.kwargs)) if held is not after.tokens
         )

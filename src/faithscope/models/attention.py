@@ -9,9 +9,9 @@ variant is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,7 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from faithscope.errors import FaithscopeError
 from faithscope.models.hierarchy import describe_attention
-from faithscope.models.tape import Call, Tape
+from faithscope.models.tape import Call, Part, Tape
 
 QKV = tuple[Tensor, Tensor, Tensor]
 
@@ -47,6 +47,48 @@ _PROJECTIONS = (
 """Names under which attention modules keep the linear layers that make queries, keys, values."""
 
 
+Refuse = Callable[[float], FaithscopeError]
+"""What to say of something that is off by so much."""
+
+
+@dataclass(eq=False)
+class Checks:
+    """Comparisons of what was computed twice: read one by one, or all at the end of `gathered`.
+
+    Reading a number waits for a GPU to finish, so what runs many blocks reads once, at its end.
+    """
+
+    _waiting: list[tuple[Tensor, float, Refuse]] | None = field(default=None, init=False)
+
+    def require(self, off: Tensor, limit: float, refuse: Refuse) -> None:
+        """Refuse what is off by more than the limit, or by NaN."""
+        if self._waiting is None:
+            _settle(off, limit, refuse)
+        else:
+            self._waiting.append((off, limit, refuse))
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Read at the end what is compared inside; the first that is off is raised, come what may.
+
+        Nothing that was made inside may be used before.
+        """
+        waiting: list[tuple[Tensor, float, Refuse]] = []
+        self._waiting = waiting
+        try:
+            yield
+        finally:
+            self._waiting = None
+            for held in waiting:
+                _settle(*held)
+
+
+def _settle(off: Tensor, limit: float, refuse: Refuse) -> None:
+    found = float(off)
+    if not found <= limit:
+        raise refuse(found)
+
+
 @dataclass(frozen=True, eq=False)
 class Seen:
     """Attention probabilities [B, heads, N, N] and what the module gave when they were seen."""
@@ -60,10 +102,13 @@ class Seen:
 
         .. math:: G = \frac{\partial f}{\partial o} v^\top, \qquad o = A v
         """
-        found = torch.autograd.grad(self.output, self.leaves, returned_gradient)
+        return self.by_head(torch.autograd.grad(self.output, self.leaves, returned_gradient))
+
+    def by_head(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Gradients at the leaves as one at the attention probabilities [B, heads, N, N]."""
         images, kind = len(self.attention), self.attention.dtype
-        parts = [part.reshape(images, -1, *part.shape[-2:]) for part in found]
-        return torch.cat(parts, dim=1).to(kind)
+        parts = [part.reshape(images, -1, *part.shape[-2:]) for part in gradients]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).to(kind)
 
 
 @dataclass(frozen=True)
@@ -82,17 +127,27 @@ class AttentionView:
     qkv: Callable[[Tensor], QKV] | None = None
     project: Callable[[Tensor], Tensor] = lambda mixed: mixed
 
-    def look(self, call: Call, *, gradient: bool = False, count: int | None = None) -> Seen:
+    def look(
+        self,
+        call: Call,
+        *,
+        gradient: bool = False,
+        count: int | None = None,
+        part: Part | None = None,
+        checks: Checks | None = None,
+    ) -> Seen:
         """See the attention of a call, on the condition that it explains what the module gave.
 
         Rows of the probabilities must sum to 1, and the output must be the one recorded. With
         `gradient`, gradients with respect to the probabilities can be taken afterwards. `count` is
         the number of tokens of a module alone, whose input may be of any layout, and which may have
-        a single query, the class token's.
+        a single query, the class token's. Where the module has been run once more already, as
+        `part` of its block, it is not run again.
         """
+        checks = Checks() if checks is None else checks
         tokens = call.tokens.detach()
         with torch.set_grad_enabled(gradient):
-            seen = self._see(call, tokens) if self.qkv is None else self._compute(tokens)
+            seen = self._see(call, tokens, part) if self.qkv is None else self._compute(tokens)
         shape, queries = tuple(seen.attention.shape), {1, count}
         if count is None:
             count = tokens[0, ..., 0].numel()
@@ -104,22 +159,31 @@ class AttentionView:
             )
         rows = (seen.attention.detach().sum(-1) - 1).abs().max()
         axes = tuple(range(1, call.output.ndim - 1))
-        base = 0.0 if shape[2] == 1 else call.output.mean(dim=axes, keepdim=True)
+        base = None if shape[2] == 1 else call.output.mean(dim=axes, keepdim=True)
         off = deviation(seen.output, call.output, base)
-        if not rows <= max(tolerance(part.dtype) for part in seen.leaves):
-            raise self._unknown("its attention does not sum to 1 over the keys")
+        checks.require(
+            rows,
+            max(tolerance(held.dtype) for held in seen.leaves),
+            lambda _: self._unknown("its attention does not sum to 1 over the keys"),
+        )
         if gradient and not seen.output.requires_grad:
             raise self._unknown("no gradients reach its attention")
-        if not off <= tolerance(seen.output.dtype):
-            raise self._unknown(f"recomputed output off by {off:.1e}")
+        checks.require(
+            off,
+            tolerance(seen.output.dtype),
+            lambda found: self._unknown(f"recomputed output off by {found:.1e}"),
+        )
         if self.qkv is None and shape[2] == count == tokens[0, ..., 0].numel():
             for place, touched in places_of(self.module, call):
                 if not touched <= {place}:
                     raise self._unknown("it moves its tokens, or mixes them, beside attention")
         return seen
 
-    def _see(self, call: Call, tokens: Tensor) -> Seen:
-        tape, _, output = run_on_tape(self.module, call, leaves=torch.is_grad_enabled())
+    def _see(self, call: Call, tokens: Tensor, part: Part | None) -> Seen:
+        if part is None:
+            tape, _, output = run_on_tape(self.module, call, leaves=torch.is_grad_enabled())
+        else:
+            tape, output = part
         found = [seen.probabilities for seen in tape.attentions]
         beside = tape.mixer(output)
         changed = tape.changed + (tape.altered if beside is not None or not found else [])
@@ -133,11 +197,12 @@ class AttentionView:
         if beside is not None:
             raise self._unknown(f"'{beside}' lets its tokens meet beside attention")
         self._check_tokens(call, tape)
-        heads = [self._by_head(part, call) for part in found]
-        if len({part.shape for part in heads}) > 1:
+        heads = [self._by_head(held, call) for held in found]
+        if len({held.shape for held in heads}) > 1:
             raise self._unknown("its attention has several shapes")
+        joined = heads[0] if len(heads) == 1 else torch.cat(heads, dim=1)
         # a softmax may run in another type than the model
-        return Seen(torch.cat(heads, dim=1).to(tokens.dtype), output, tuple(found))
+        return Seen(joined.to(tokens.dtype), output, tuple(found))
 
     def _by_head(self, found: Tensor, call: Call) -> Tensor:
         """Probabilities as [B, heads, N, M], also of a module that has images and heads in one."""
@@ -246,11 +311,14 @@ def run_on_tape(
     *,
     leaves: bool = False,
     whole: bool = False,
+    graph: bool = False,
+    within: nn.Module | None = None,
 ) -> tuple[Tape, Tensor, Tensor]:
     """Run a module once more on what it was called with, or on other tokens, under a tape.
 
     With `whole`, the tape notices what it has not seen: whatever depends on the tokens says so in
-    its graph, of which nothing else is kept.
+    its graph, of which nothing else is kept but with `graph`, for gradients. The tape's `parts` are
+    then the calls of the module `within`.
 
     Returns:
         The tape, the tokens it follows, and what the module gave.
@@ -259,28 +327,31 @@ def run_on_tape(
     tokens = call.tokens.detach() if tokens is None else tokens
     with torch.set_grad_enabled(leaves or whole), ExitStack() as stack:
         if whole:
-            stack.enter_context(saved_tensors_hooks(lambda _: None, lambda held: held))
+            if not graph:
+                stack.enter_context(saved_tensors_hooks(lambda _: None, lambda held: held))
             tokens = tokens.detach().requires_grad_(True).clone()
         tape.root(tokens)
-        with tape.watch(module):
+        with tape.watch(module, within):
             output = call.again(module, tokens)
     return tape, tokens, output
 
 
-def deviation(recomputed: Tensor, recorded: Tensor, base: Tensor | float = 0.0) -> float:
+def deviation(recomputed: Tensor, recorded: Tensor, base: Tensor | None = None) -> Tensor:
     """How far a recomputed tensor is from the recorded one, relative to what differs from `base`.
 
     The base is what would be there anyway (a bias, a residual stream) and must not hide an error;
     the rounding of the recorded values is none. Where large terms cancel, it goes with them.
     """
     if recomputed.shape != recorded.shape:
-        return float("inf")
+        return torch.tensor(torch.inf)
     recomputed, recorded = recomputed.detach(), recorded.detach()
     epsilon = torch.finfo(recorded.dtype).eps * _ROUNDINGS.get(recorded.dtype, 2)
-    rounding = epsilon * torch.maximum(recorded.abs(), recorded.abs().max() / 4)
-    error = ((recomputed - recorded).abs() - rounding).max().clamp(min=0)
-    base = base.detach() if isinstance(base, Tensor) else base
-    return float(error / (recorded - base).abs().max().clamp_min(1e-30))
+    size = recorded.abs()
+    rounding = torch.maximum(size, size.max() / 4).mul_(epsilon)
+    error = (recomputed - recorded).abs_().sub_(rounding).max().clamp(min=0)
+    if base is not None:
+        size = (recorded - base.detach()).abs_()
+    return error / size.max().clamp_min(1e-30)
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -289,19 +360,22 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def check_recomputed(
-    part: str, recomputed: Tensor, recorded: Tensor, base: Tensor | float = 0.0
+    checks: Checks, part: str, recomputed: Tensor, recorded: Tensor, base: Tensor | None = None
 ) -> None:
     """Refuse a part of the model that gives something else when it is run once more."""
-    if isinstance(base, Tensor) and base.shape != recorded.shape:
-        base = 0.0
+    if base is not None and base.shape != recorded.shape:
+        base = None
     off = deviation(recomputed, recorded, base)
-    if not off <= tolerance(recorded.dtype):
-        raise FaithscopeError(
-            f"{part} gives something else when it is run once more (off by {off:.1e}): methods "
+
+    def refuse(found: float) -> FaithscopeError:
+        return FaithscopeError(
+            f"{part} gives something else when it is run once more (off by {found:.1e}): methods "
             "that need every part of the model cannot be trusted with it. Use methods that read "
             "only attention or gradients.",
             reason=f"{part} gives something else when it is run once more",
         )
+
+    checks.require(off, tolerance(recorded.dtype), refuse)
 
 
 def find_attentions(module: nn.Module) -> tuple[AttentionView, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -34,6 +34,21 @@ def halve(size: int, error: Exception) -> int:
         ) from None
     free_caches()
     return size // 2
+
+
+def inputs_that_fit(device: torch.device, run: Callable[[], object], count: int) -> int:
+    """How many inputs half of a CUDA GPU's free memory has room for, as a run of `count` shows."""
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run()
+    used = torch.cuda.max_memory_allocated(device) - before
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free / 2 / max(1, used / count))
+
+
+def power_of_two(wanted: int, least: int, most: int) -> int:
+    """The power of two up to what is wanted, within bounds."""
+    return max(least, min(most, 1 << max(0, wanted.bit_length() - 1)))
 
 
 @contextmanager

@@ -149,6 +149,8 @@ class Tape(TorchFunctionMode):
         self.foreign: dict[int, Tensor] = {}
         """By their ids, tensors that depend on the model's input in other ways than by roots."""
         self.roots: list[Tensor] = []
+        self.parts: list[Part] = []
+        """What a module within noted at each of its calls."""
         self._live: dict[int, Tensor] = {}
         self._places: dict[int, int] = {}
         self._made_by: dict[int, Node] = {}
@@ -549,10 +551,33 @@ class Tape(TorchFunctionMode):
 
     # Modules that are one step
 
+    def _lengths(self) -> tuple[int, ...]:
+        noted = (self.nodes, self.attentions, self.changed, self.altered)
+        return tuple(len(held) for held in noted)
+
+    def _since(self, starts: tuple[int, ...]) -> Tape:
+        """A tape of only what was noted since then."""
+        part = Tape()
+        nodes, attentions, changed, altered = starts
+        part.nodes, part.attentions = self.nodes[nodes:], self.attentions[attentions:]
+        part.changed, part.altered = self.changed[changed:], self.altered[altered:]
+        part._made_by = {id(made): node for node in part.nodes for made in node.outputs}
+        return part
+
     @contextmanager
-    def watch(self, module: nn.Module) -> Iterator[Tape]:
-        """Run under the tape; norms, activations and the like inside `module` are one step each."""
+    def watch(self, module: nn.Module, within: nn.Module | None = None) -> Iterator[Tape]:
+        """Run under the tape; norms, activations and the like inside `module` are one step each.
+
+        What a module `within` notes is kept apart, too, as `parts`.
+        """
         handles: list[Any] = []
+        starts: list[tuple[int, ...]] = []
+
+        def start(*_: Any) -> None:
+            starts.append(self._lengths())
+
+        def stop(_: nn.Module, args: Any, output: Any) -> None:
+            self.parts.append((self._since(starts.pop()), first_tensor(output)))
 
         def enter(_: nn.Module, args: Any, kwargs: Any) -> None:
             self._inside += 1
@@ -577,6 +602,9 @@ class Tape(TorchFunctionMode):
                     handles.append(
                         child.register_forward_hook(leave, with_kwargs=True, always_call=True)
                     )
+            if within is not None:
+                handles.append(within.register_forward_pre_hook(start))
+                handles.append(within.register_forward_hook(stop))
             with self:
                 yield self
         finally:
@@ -615,6 +643,10 @@ class Tape(TorchFunctionMode):
                 again = list(tensors_in(node.call(known)))
                 known |= {id(old): new for old, new in zip(node.outputs, again, strict=True)}
         return known[id(wanted)]
+
+
+Part = tuple[Tape, Tensor]
+"""What a module noted on a tape, and what it gave."""
 
 
 def _may_mix(node: Node) -> bool:

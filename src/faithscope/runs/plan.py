@@ -40,6 +40,8 @@ class Plan(Typed):
     """Of a CPU, on which the last bits depend; 0 on a GPU."""
     shard: Whole = 0
     """Samples that are planned together."""
+    explain_batch: Whole = 0
+    """Those that are explained together, if not as many as a batch has, but 32 at most."""
     pack_size: Whole = 0
     """Models that are trained together at most."""
     groups: tuple[tuple[int, ...], ...] = ()
@@ -95,7 +97,10 @@ class Plan(Typed):
         running = {
             name for name, held in options(type(self.request)).items() if held.role == "running"
         }
-        return self.model_dump(mode="json", exclude={"request": running})
+        content = self.model_dump(mode="json", exclude={"request": running})
+        if not self.explain_batch:  # as plans from before there was a choice
+            del content["explain_batch"]
+        return content
 
     def without_seeds(self) -> dict[str, Any]:
         """The same of runs that can be joined: all but which seeds they are of."""

@@ -39,8 +39,6 @@ from faithscope.request import Perturb
 T = TypeVar("T")
 MINIATURE = 56
 """Longest side of a map that is kept to be looked at."""
-EXPLAIN_BATCH = 32
-"""Images that are explained together."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,8 @@ class Setup:
     forward: Forward
     fill: Fill
     batch_size: int
+    explain_batch: int
+    """Images that are explained together, and inputs of a step on a path of gradients."""
     columns: Sequence[Column]
     metrics: Sequence[Metric]
     maps: Mapping[str, GivenMaps]
@@ -74,11 +74,6 @@ class Setup:
     def is_refilled(self) -> bool:
         """Whether the fill that drops units must stand in where none is left."""
         return self.dropping is not None and not self.dropping.alone
-
-    @property
-    def explain_batch_size(self) -> int:
-        """Images that are explained together."""
-        return min(self.batch_size, EXPLAIN_BATCH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,7 +348,7 @@ def _explain(
             pairs,
             keys=batch.keys[places],
             seed=setup.request.seed,
-            batch_size=setup.explain_batch_size,
+            batch_size=setup.explain_batch,
         )
         samples = batch.samples[places]
         overflowed.extend((samples[place], label) for place, label in made.overflowed)

@@ -20,6 +20,7 @@ from faithscope.data import (
 from faithscope.data.labels import class_count
 from faithscope.data.text_samples import TextSamples
 from faithscope.errors import FaithscopeError, warn
+from faithscope.methods.explain import EXPLAIN_BATCH, choose_explain_batch
 from faithscope.methods.layout import Inputs
 from faithscope.methods.method import MODALITIES, has_method
 from faithscope.metrics import Metric
@@ -150,6 +151,8 @@ class PerturbProbe:
         if request.compile and request.batch_size == "auto":
             together = min(shard, len(data) or shard)
             size = economical(size, together, together * (per_image - 1))
+        wanted = [(column.method, column.draw) for column in chosen.columns if column.method]
+        explained = min(size, choose_explain_batch(model, placed(images, model.device), wanted))
         setup = Setup(
             request=request,
             k=k,
@@ -157,6 +160,7 @@ class PerturbProbe:
             forward=forward,
             fill=fill,
             batch_size=size,
+            explain_batch=explained,
             columns=chosen.columns,
             metrics=metrics,
             maps=maps,
@@ -189,6 +193,7 @@ class PerturbProbe:
             },
             threads=threads_for(model.device),
             shard=shard,
+            explain_batch=0 if explained == min(size, EXPLAIN_BATCH) else explained,
         )
         tasks = _tasks(data, plan.shard, per_image)
         worker = first.worker(setup, data, request.pictures, tasks, plan.shard)
@@ -209,7 +214,9 @@ class PerturbProbe:
         plan = planned.plan.model_copy(update={"given": given})
         if there is None or not isinstance(before := there.request, Perturb):
             return replace(planned, plan=plan)
-        plan = plan.model_copy(update={"threads": there.threads})
+        plan = plan.model_copy(
+            update={"threads": there.threads, "explain_batch": there.explain_batch}
+        )
         setup, changes = worker.setup, dict[str, Any]()
         if request.precision == "auto" and before.precision != setup.forward.precision:
             changes["precision"] = before.precision
@@ -224,6 +231,8 @@ class PerturbProbe:
         if request.batch_size == "auto":
             changes["batch_size"] = before.batch_size
             setup = replace(setup, batch_size=int(before.batch_size))
+        together = there.explain_batch or min(setup.batch_size, EXPLAIN_BATCH)
+        setup = replace(setup, explain_batch=together)
         plan = plan.model_copy(update={"request": plan.request.model_copy(update=changes)})
         return replace(planned, plan=plan, worker=replace(worker, setup=setup))
 

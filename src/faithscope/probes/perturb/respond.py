@@ -14,7 +14,7 @@ from faithscope.errors import FaithscopeError
 from faithscope.methods.layout import Inputs
 from faithscope.models.device import placed
 from faithscope.models.dropping import Dropping
-from faithscope.models.memory import halve, is_out_of_memory
+from faithscope.models.memory import halve, inputs_that_fit, is_out_of_memory, power_of_two
 from faithscope.models.tokens import TokenInputs
 from faithscope.perturb import Fill
 from faithscope.probes.perturb.failures import FAILED, UNKNOWN, refuse_fatal, warn_of_moods
@@ -305,19 +305,11 @@ def choose_batch_size(forward: Forward, images: Inputs, numbers: int) -> int:
     """
     if images.device.type == "cpu":
         cached = 1 << 20 if isinstance(images, TokenInputs) else 1 << 17
-        return _power_of_two(cached * torch.get_num_threads() // numbers, 8, 256)
+        return power_of_two(cached * torch.get_num_threads() // numbers, 8, 256)
     if images.device.type != "cuda":
-        return _power_of_two((1 << 22) // numbers, 8, 256)
+        return power_of_two((1 << 22) // numbers, 8, 256)
     few = images.to(forward.dtype)[[0] * 8]
-    torch.cuda.reset_peak_memory_stats(images.device)
-    before = torch.cuda.memory_allocated(images.device)
     with forward.mode():
-        forward.logits(few)
-    used = torch.cuda.max_memory_allocated(images.device) - before
-    free, _ = torch.cuda.mem_get_info(images.device)
-    most = max(512, _power_of_two(MOST_NUMBERS // numbers, 1, 4096))
-    return _power_of_two(int(free / 2 / max(1, used / 8)), 1, most)
-
-
-def _power_of_two(wanted: int, least: int, most: int) -> int:
-    return max(least, min(most, 1 << max(0, wanted.bit_length() - 1)))
+        fitting = inputs_that_fit(images.device, lambda: forward.logits(few), len(few))
+    most = max(512, power_of_two(MOST_NUMBERS // numbers, 1, 4096))
+    return power_of_two(fitting, 1, most)

@@ -183,7 +183,7 @@ class PerturbWorker:
     def _on_some(self, seconds: Callable[[slice], float]) -> float | Exception:
         """What something takes on the first images that it works on, else its last error."""
         fast = self.setup.model.device.type == "cuda"
-        count = self.setup.explain_batch_size if fast else 1
+        count = self.setup.explain_batch if fast else 1
         for first in range(len(self.example.images)):
             try:
                 return seconds(slice(first, first + count))
@@ -209,7 +209,10 @@ class PerturbWorker:
         images = placed(self.example.images[places], self.setup.model.device)
         target = torch.zeros(len(images), dtype=torch.int64, device=images.device)
         keys = self.example.keys[places]
-        explain = partial(explain_batch, self.setup.model, images, target, wanted, keys=keys)
+        size = self.setup.explain_batch
+        explain = partial(
+            explain_batch, self.setup.model, images, target, wanted, keys=keys, batch_size=size
+        )
         return _timed(explain, images.device) / len(images)
 
 
