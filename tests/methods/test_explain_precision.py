@@ -60,6 +60,8 @@ def test_a_half_precision_model_can_be_explained_in_its_own_type():
     usual = fs.explain(module, images, IG, target=1)
     half = fs.explain(module, images, IG, target=1, explain_precision="bf16")
     assert apart(usual, exact) < 1e-5 < apart(half, exact) < FORMATS["bf16"]
+    predicted = fs.explain(module, images, [IG, "rollout"], explain_precision="bf16")
+    assert all(held.isfinite().all() for held in predicted.values())
     assert {held.dtype for held in module.parameters()} == {torch.bfloat16}
 
 

@@ -127,7 +127,7 @@ def _predicted(model: Model, inputs: Inputs, embedded: Tensor) -> Tensor:
     """The class of each input, from a pass that nobody else reads."""
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), one_kernel():
         text = isinstance(model, TextModel)
-        logits = model.logits(inputs) if text else model.read(inputs, embedded)
+        logits = model.logits(inputs) if text else model.read(inputs, embedded.to(model.dtype))
     return logits.argmax(-1)
 
 
