@@ -52,12 +52,16 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--alone", action="store_true", help="also each method by itself")
     parser.add_argument("--count", action="store_true", help="also the work that is done")
+    parser.add_argument("--explain-precision", default="auto", help="as of fs.explain")
     options = parser.parse_args()
     if options.threads or options.device == "cpu":
         torch.set_num_threads(options.threads or 1)
     torch.manual_seed(0)
     model = fs.wrap(timm.create_model(options.model).eval().to(options.device), name=options.model)
-    methods = resolve_methods(options.methods.split(","))
+    methods = [
+        method.made_in(options.explain_precision, model)
+        for method in resolve_methods(options.methods.split(","))
+    ]
     size = model.input_size or (224, 224)
     print(f"{options.model}, {len(methods)} methods, {options.device}", flush=True)
     print(f"{'what':34} {'batch':>5} {'maps/s':>9} {'images/s':>9} {'passes/image':>13} {'GiB':>6}")

@@ -19,7 +19,8 @@ nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
 case ${1:-} in
   speed) # evaluate beside bare forwards
     at_most 200 python3 benchmarks/overhead.py --device cuda --images 256 --model $vits --pictures 1000 0
-    at_most 120 python3 benchmarks/overhead.py --device cuda --images 64 --rounds 2 --model vit_base_patch16_224 --fill noise blur inpaint
+    at_most 120 python3 benchmarks/overhead.py --device cuda --images 256 --rounds 1 --model vit_base_patch16_224 --fill noise blur inpaint
+    at_most 60 python3 benchmarks/overhead.py --device cuda --images 128 --rounds 1 --model vit_base_patch16_224 --fill inpaint --patch-maps
     at_most 120 python3 benchmarks/overhead.py --device cuda --images 256 --model vit_base_patch16_224 --compile
     at_most 80 python3 benchmarks/overhead.py --device cuda --images 256 --model vit_tiny_patch16_224
     at_most 60 python3 benchmarks/drop.py --device cuda --images 128 --model vit_base_patch16_224
@@ -29,7 +30,7 @@ case ${1:-} in
     at_most 150 python3 benchmarks/whole.py --device cuda --images 64 --model vit_large_patch16_224
     at_most 100 python3 benchmarks/whole.py --device cuda --images 64 --model vit_base_patch16_224 --quantus
     for model in $vits; do
-      at_most 90 python3 benchmarks/explain.py --device cuda --model "$model" --batches 32 128 --methods lrp,partial_lrp,transformer_attribution
+      at_most 90 python3 benchmarks/explain.py --device cuda --model "$model" --batches 32 128 --images 128 --count --methods lrp,partial_lrp,transformer_attribution
     done
     ;;
   texts)
