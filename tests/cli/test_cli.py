@@ -144,7 +144,7 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("faithscope.probes.perturb.probe.load_model", broken)
+    monkeypatch.setattr("faithscope.probes.perturb.resolve.load_model", broken)
     with pytest.raises(ZeroDivisionError):
         run("evaluate", "--model", "bundled:cifar10_vit", "--data", "bundled:cifar10")
 
@@ -153,7 +153,7 @@ def test_interrupting_exits_with_130(monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("faithscope.probes.perturb.probe.load_model", interrupted)
+    monkeypatch.setattr("faithscope.probes.perturb.resolve.load_model", interrupted)
     result = run("evaluate", "--model", "bundled:cifar10_vit", "--data", "x", code=130)
     assert result.stderr.count("\n") == 1
 

@@ -23,7 +23,7 @@ import faithscope as fs
 from commands import csv, rows, run
 from conftest import tiny_vit
 from faithscope.cli import shared
-from faithscope.probes.perturb import probe, worker
+from faithscope.probes.perturb import probe, resolve, worker
 from faithscope.probes.retrain import bilstm
 
 SMALL = ("--methods", "gradient", "--metrics", "saco", "--random-draws", 1)
@@ -109,10 +109,11 @@ def test_evaluate_says_what_is_kept_and_goes_on(listening, command, number, tmp_
     run(*command)
 
 
-@pytest.mark.parametrize("place", ["load_model", "prepare_forward"])
-def test_a_run_that_is_stopped_while_it_loads(listening, command, place, tmp_path, monkeypatch):
-    held = f"faithscope.probes.perturb.probe.{place}"
-    monkeypatch.setattr(held, after(0, getattr(probe, place), send(signal.SIGTERM)))
+@pytest.mark.parametrize(("module", "place"), [(resolve, "load_model"), (probe, "prepare_forward")])
+def test_a_run_that_is_stopped_while_it_loads(
+    listening, command, module, place, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, place, after(0, getattr(module, place), send(signal.SIGTERM)))
     told = run(*command, "--out", tmp_path, code=143)
     assert told.stderr.splitlines()[-1] == "terminated: nothing had been begun"
 
