@@ -230,3 +230,20 @@ def test_the_command_line_takes_a_format(tmp_path):
         *("--explain-precision", "bf16"),
     )
     assert "integrated_gradients" in said.stdout
+
+
+class InFloat32(nn.Module):
+    """Gives its layer float32, whatever type it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.float()).mean((2, 3))
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp16", "bf16"])
+def test_a_model_that_runs_in_one_type_alone_is_told_the_option(precision: str):
+    with refused("cannot run in", "explain_precision='fp32'"):
+        fs.explain(InFloat32(), randn(1, 3, 8, 8).float(), IG, explain_precision=precision)

@@ -120,7 +120,7 @@ class Fickle(nn.Module):
         return x + self.mlp(self.norm2(x)) * (1 if self.calls == 1 else 1.001)
 
 
-@pytest.mark.parametrize("method", RELEVANT)
+@pytest.mark.parametrize("method", [*RELEVANT, "attcat", "transformer_mm", "gradient_rollout"])
 def test_a_block_that_gives_something_else_is_named_though_it_is_checked_at_the_end(method: str):
     module, images = seeded(timm_vit), images_of((32, 32))
     module.blocks[2] = Fickle(module.blocks[2])

@@ -7,7 +7,7 @@ memory grows with the token stream [B, N, D] of each block, not with attention [
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from faithscope.errors import FaithscopeError
 from faithscope.methods.evidence import Evidence, Trace
@@ -24,7 +24,7 @@ from faithscope.methods.layout import Inputs, Layout, check_reading, layout_of
 from faithscope.methods.readout import Head, tokenwise
 from faithscope.methods.rerun import Rerun
 from faithscope.models import Model, TextModel, TokenInputs, ViTView
-from faithscope.models.attention import places_of
+from faithscope.models.attention import Checks, check_recomputed, places_of
 from faithscope.models.tape import Call, Tape, first_tensor, tensors_in
 
 _OF_ATTENTION = frozenset({"attention", "attention_gradient", "rerun_gradient"})
@@ -65,7 +65,7 @@ def gather(
         ExitStack() as stack,
     ):
         if backward and vit is not None:
-            stack.enter_context(checkpointing([*vit.blocks.values()]))
+            stack.enter_context(checkpointing(vit.blocks, record))
         logits = model.read(inputs, leaf)
         record.close()
         if vit is None and isinstance(model, TextModel) and isinstance(inputs, TokenInputs):
@@ -73,7 +73,8 @@ def gather(
         prefix = 0 if vit is None else _check(record, vit, model, layout, needs)
         if target is None:
             target = logits.detach().argmax(-1)
-        gradients = _backward(model, logits, target, leaf, record, needs)
+        with record.checks.gathered():
+            gradients = _backward(model, logits, target, leaf, record, needs)
         read, returned = gradients.pop("readout"), gradients.pop("attention")
         readout: Tensor | FaithscopeError | None = None
         if vit is not None:
@@ -172,6 +173,8 @@ def _backward(
 
 def no_gradient(model: Model, error: RuntimeError) -> Exception:
     """What to tell of an error in a backward pass: a sentence if the model cut its gradients."""
+    if "modified by an inplace operation" in str(error):
+        return _in_place("values", "methods that need no gradients")
     cut = ("require grad", "been used in the graph", "use_reentrant")
     if not any(words in str(error) for words in cut):
         return error
@@ -179,6 +182,16 @@ def no_gradient(model: Model, error: RuntimeError) -> Exception:
         f"{model.name} gives no gradients: it detaches them, runs under no_grad or uses reentrant "
         "checkpoints. Change that, or choose methods that need none.",
         reason="it gives no gradients",
+    )
+
+
+def _in_place(what: str, others: str) -> FaithscopeError:
+    """What passed through a model is lost, if it was overwritten."""
+    reason = f"it changes its {what} in place (as `x += …` does)"
+    return FaithscopeError(
+        f"The model changes its {what} in place (as `x += …` does), so what passed through it is "
+        f"lost: write `x = x + …`, or choose {others}.",
+        reason=reason,
     )
 
 
@@ -202,6 +215,8 @@ class Record:
     breaks: list[int] = field(default_factory=list)
     """Blocks that do not get what the one before gave."""
     versions: list[tuple[Tensor, int]] = field(default_factory=list)
+    checks: Checks = field(default_factory=Checks)
+    """Of blocks that run again in the backward pass."""
     is_open: bool = True
 
     def keep(self, where: dict[int, Call], key: int, call: Call) -> None:
@@ -244,11 +259,7 @@ class Record:
         """See nothing more, and make sure that nothing seen was overwritten since."""
         self.is_open = self.stem.is_open = self.head.is_open = False
         if any(tensor._version != version for tensor, version in self.versions):
-            raise FaithscopeError(
-                "The model changes its tokens in place (as `x += …` does), so what passed through "
-                "it is lost: write `x = x + …`, or choose methods that need no attention.",
-                reason="it changes its tokens in place (as `x += …` does)",
-            )
+            raise _in_place("tokens", "methods that need no attention")
 
     def read_from(self) -> list[Tensor]:
         """Tensors from which the head may take tokens."""
@@ -361,19 +372,40 @@ def one_kernel() -> Iterator[None]:
 
 
 @contextmanager
-def checkpointing(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """Let blocks forget their intermediates and run again in the backward pass."""
-    own = [(block, vars(block).get("forward")) for block in blocks]
+def checkpointing(blocks: Mapping[str, nn.Module], record: Record) -> Iterator[None]:
+    """Let blocks forget their intermediates and run again, to the same output, in the backward."""
+    own = [(block, vars(block).get("forward")) for block in blocks.values()]
     try:
-        for block in blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        yield
+        for name, block in blocks.items():
+            run = partial(_run_again, f"The block '{name}'", block.forward, record, [])
+            block.forward = partial(checkpoint, run, use_reentrant=False)
+        with set_checkpoint_early_stop(False):  # else a block does not come to its output again
+            yield
     finally:
         for block, forward in own:
             if forward is None:
                 del block.forward
             else:
                 block.forward = forward
+
+
+def _run_again(
+    what: str,
+    forward: Callable[..., Any],
+    record: Record,
+    given: list[Tensor],
+    *args: Any,
+    **kw: Any,
+) -> Any:
+    """Run a block; what it gives once the forward pass is over must be what it `given` then."""
+    output = forward(*args, **kw)
+    tokens = first_tensor(output).detach()
+    if record.is_open:
+        given.append(tokens)
+    elif given:
+        base = first_tensor((args, kw)).detach()
+        check_recomputed(record.checks, what, tokens, given[0], base)
+    return output
 
 
 def _check(

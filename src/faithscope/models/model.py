@@ -365,7 +365,7 @@ def converted(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     except (TypeError, RuntimeError) as error:
         if any(
             word in str(error)
-            for word in ("dtype", "scalar type", "float64", "Half", "same device")
+            for word in ("dtype", "scalar type", "float64", "Half", "bias type", "same device")
         ):
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise FaithscopeError(
