@@ -208,6 +208,10 @@ def test_a_second_run_in_the_same_folder_is_refused(kind, tmp_path):
         ({"k": 5}, "request k is 10 there and 5 here"),
         ({"fill": "blur"}, 'request fill is "mean" there and "blur" here'),
         ({"metrics": ["saco"]}, "metrics is"),
+        (
+            {"explain_precision": "fp32"},
+            'run (request explain_precision is "auto" there and "fp32" here',
+        ),
         ({"count": IMAGES - 1}, "data samples is 24 there and 23 here"),
     ],
     roar=[

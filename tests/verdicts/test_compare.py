@@ -166,6 +166,8 @@ def test_too_few_samples_give_no_verdict():
     assert set(verdicts(few).values()) == {""}
     assert few.headline() == ("5 shared images are too few for a verdict: it needs at least 9.")
     assert few.sentences() == []
+    runs[1]["still"] = runs[0]["still"]  # what did not change at all needs no test
+    assert fs.compare(run_of(runs[0]), run_of(runs[1])).headline() == few.headline()
 
 
 def test_equal_means_are_not_equal_scores():

@@ -35,6 +35,10 @@ PAGE = ".html"
 """Only of texts."""
 STORY_DRAWS = 10
 """Draws of random attribution in a story: one draw on one sample may be lucky."""
+ONE_SAMPLE = (
+    "SaCo lies between -1 and 1. One score of one sample proves little: random maps average 0 over "
+    "many, not on each."
+)
 OPTIONS = (
     *("model", "methods", "output", "k", "fill", "units", "side", "upsample"),
     *("random_draws", "seed", "explain_precision", "checkpoint", "pretrained", "device"),
@@ -207,7 +211,7 @@ def _tell(
             say(f"{what}: {named['name']}, {named['probability']:.1%}")
     if explained:
         show_explained(explained)
-    if "draws" in next(iter(scores.values())):
+    if is_story := "draws" in next(iter(scores.values())):
         say()
         show_story(
             {
@@ -221,8 +225,8 @@ def _tell(
         show_scores(
             {"method": method, "value": row["saco"], **row} for method, row in scores.items()
         )
-    word = "text" if explained else "image"
-    say(f"SaCo lies between -1 and 1; random salience averages 0, but not on one {word}.", "dim")
+    more = "" if is_story else " --story shows what random maps reach here."
+    say(ONE_SAMPLE + more, "dim")
 
 
 def _read_image(given: Sequence[str], model: Model) -> Tensor:

@@ -109,7 +109,7 @@ def preprocess(model: Model, image: Image.Image) -> Tensor:
     if model.transform is None:
         raise FaithscopeError(
             f"{model.name} has no preprocessing: give fs.wrap(module, input_size=…, mean=…, std=…) "
-            "or transform=…."
+            "or transform=…, in the function of a file that makes the model, too."
         )
     return model.transform(image)
 

@@ -76,8 +76,8 @@ def write_explained(
     """
     note = (
         "SaCo says whether the words that a method calls salient are those that the model needs: "
-        "1 is the right order, −1 the wrong one; random salience averages 0, but not on one text. "
-        "Point at a word to see its salience."
+        "1 is the right order, −1 the wrong one. Random salience averages 0 over many texts, not "
+        "on each. Point at a word to see its salience."
     )
     parts = [Section("Method by method", note, explained=explained)]
     parts += [] if story is None else [Section(story.title, plot=story)]

@@ -156,12 +156,23 @@ def check_same(there: Plan, here: Plan, where: object) -> None:
 
 
 def differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
-    """What differs between two plans, in words."""
+    """What differs between two plans, in words; options first, of which the rest may follow."""
+    there, here = _by_label(there, here), _by_label(here, there)
     if isinstance(there, dict) and isinstance(here, dict):
-        for key in sorted({*there, *here}):
+        for key in sorted({*there, *here}, key=lambda key: (key != "request", key)):
             yield from differences(there.get(key), here.get(key), f"{name} {key}".strip())
     elif there != here:
         yield f"{name} is {_short(there)} there and {_short(here)} here"
+
+
+def _by_label(cards: Any, others: Any) -> Any:
+    """Cards by their labels, where both lists have the same, so that it is said what differs."""
+    lists = isinstance(cards, list) and isinstance(others, list)
+    held = [*cards, *others] if lists else []
+    if not held or not all(isinstance(one, dict) and "label" in one for one in held):
+        return cards
+    mine, yours = ([one["label"] for one in part] for part in (cards, others))
+    return dict(zip(mine, cards, strict=True)) if mine == yours else cards
 
 
 def _short(value: Any) -> str:

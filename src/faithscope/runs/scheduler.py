@@ -165,10 +165,14 @@ class Forecast:
 
 
 def in_words(seconds: float) -> str:
-    """A time in hours, minutes or seconds."""
+    """A time in hours, minutes or seconds, of which one is the least.
+
+    >>> in_words(0.2), in_words(100), in_words(9000)
+    ('1 s', '2 min', '2.5 h')
+    """
     if seconds >= 5400:
         return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(1, seconds):.0f} s"
 
 
 def forecast(

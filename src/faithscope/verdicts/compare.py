@@ -166,7 +166,7 @@ class Differences:
         if all(map(_unchanged, rows)):
             return f"Nothing changed on {self.shared}: every difference is 0."
         judged = [row for row in rows if row["verdict"]]
-        if not judged:
+        if not judged or len(self.replicates) < self.enough:
             are = "is" if len(self.replicates) == 1 else "are"
             return f"{self.shared} {are} too few for a verdict: it needs at least {self.enough}."
         kinds: dict[str, list[str]] = {}
@@ -342,6 +342,9 @@ def _model_in_words(first: ModelCard, second: ModelCard) -> str:
 def _in_words(first: Findings, second: Findings, axes: Mapping[str, str]) -> list[str]:
     versions = [found.manifest.versions.get("faithscope", "?") for found in (first, second)]
     changed = [f"faithscope: {versions[0]} → {versions[1]}"] if versions[0] != versions[1] else []
+    compiles = [getattr(held.manifest.plan.request, "compile", False) for held in (first, second)]
+    if compiles[0] != compiles[1]:
+        changed.append(f"compile: {compiles[0]} → {compiles[1]} (rounding)".lower())
     return [*axes.values(), *changed]
 
 
