@@ -275,7 +275,7 @@ def _classes(found: Findings, samples: Sequence[Mapping[str, Any]]) -> dict[str,
 
 
 def _rounded(value: float) -> float | None:
-    return None if not math.isfinite(value) else round(float(value), 4)
+    return None if not math.isfinite(value) else round(float(value), 6)
 
 
 def _text(content: bytes) -> str:
