@@ -239,6 +239,17 @@ class TestEvaluate:
         one = run("evaluate", *tiny, "--data", folder, *given, "--limit", 1, "--json", code=2)
         assert "expected 1 map" in one.stderr
 
+    def test_a_dry_run_says_the_cost_and_writes_nothing(self, tiny, folder, tmp_path):
+        out = tmp_path / "run"
+        asked = ("evaluate", *tiny, "--data", folder, "--methods", "rollout", "--dry-run")
+        asked = (*asked, "--out", out, "--report", tmp_path / "pages" / "page.html")
+        told = run(*asked).stdout
+        assert re.match(r"4 images, 736 model passes, about \d+ s\n$", told)
+        data = json.loads(run(*asked, "--json").stdout)
+        assert (data["cost"]["images"], data["tasks"], data["folder"]) == (4, 1, str(out))
+        assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+        assert "--from" in fails("evaluate", "--from", tmp_path, "--dry-run")
+
     def test_what_fails_leaves_no_empty_folder(self, tiny, folder, tmp_path):
         out = tmp_path / "new" / "run"
         asked = ("evaluate", *tiny, "--data", folder, "--methods", "grad_cam(layer=nowhere)")

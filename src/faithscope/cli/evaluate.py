@@ -10,6 +10,7 @@ import typer
 
 from faithscope.cli.options import takes_request
 from faithscope.cli.shared import (
+    DryRun,
     Json,
     Yes,
     app,
@@ -20,6 +21,7 @@ from faithscope.cli.shared import (
     make_folder,
     only_with,
     place_option,
+    say_cost,
     with_ray,
 )
 from faithscope.errors import FaithscopeError, quoted
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
         "faithscope evaluate --model bundled:cifar10_vit --data bundled:cifar10 --limit 10",
         "faithscope evaluate --model timm:vit_base_patch16_224 --data photos/ \\",
         "    --methods 'all,rollout(start_layer=1)' --metrics saco,aopc --out run",
-        "faithscope evaluate --model hf:FOLDER --data texts.csv --fill drop --units words",
+        "faithscope evaluate --model hf:FOLDER --data texts.csv --units words --dry-run",
     ),
     context_settings={"allow_extra_args": True},  # which a pattern without quotes becomes
 )
@@ -62,6 +64,7 @@ def evaluate(
             help="Compute other --metrics of a finished run, no model.",
         ),
     ] = None,
+    dry_run: DryRun = False,
     as_json: Json = False,
     yes: Yes = False,
 ) -> None:
@@ -77,7 +80,7 @@ def evaluate(
     if source is not None:
         only_with(context, "--from", ("source", "metrics", "out", "report", "as_json"))
     for folder in (out, report and report.parent):
-        if folder is not None:
+        if folder is not None and not dry_run:
             make_folder(folder)
     if source is not None:
         return show(_rescored(source, asked, out), _kept(out), report, as_json)
@@ -90,6 +93,8 @@ def evaluate(
             from faithscope.api import prepare_typed
 
             prepared = prepare_typed(request, given)
+        if dry_run:
+            return say_cost(prepared, as_json=as_json)
         show(carry_out(prepared, yes=yes), _kept(out), report, as_json)
 
 

@@ -19,16 +19,14 @@ from faithscope.cli.shared import (
     app,
     as_data,
     carry_out,
-    cost_data,
     examples,
-    forecast_of,
     keeping,
     make_folder,
-    note_left_out,
     one_thread,
     only_with,
     path_option,
     place_option,
+    say_cost,
     with_ray,
 )
 from faithscope.errors import FaithscopeError
@@ -98,7 +96,7 @@ def roar(
     ROAR and Recursive ROAR: models are trained again without the tokens, or the pixels, that
     measures call important.
     """
-    from faithscope.cli.console import note, print_json, say, waiting
+    from faithscope.cli.console import note, waiting
 
     out = as_place(asked["out"], "--out") if "out" in asked else None
     if demo:
@@ -130,13 +128,7 @@ def roar(
     if out is None:
         prepared = prepared.at(Path("runs") / _folder(prepared))
     if dry_run:
-        prepared.is_begun()
-        cost = forecast_of(prepared)
-        say(str(cost), stderr=as_json)
-        note_left_out(cost.left_out)
-        if as_json:
-            print_json({**cost_data(cost), "folder": str(prepared.out)})
-        return
+        return say_cost(prepared, as_json=as_json)
     prepared.is_begun()
     assert prepared.out is not None
     make_folder(prepared.out)

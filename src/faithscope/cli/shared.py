@@ -329,6 +329,19 @@ def cost_data(forecast: Forecast) -> dict[str, Any]:
     return {**vars(forecast), "left_out": [held.model_dump() for held in forecast.left_out]}
 
 
+def say_cost(prepared: Prepared, *, as_json: bool) -> None:
+    """What `--dry-run` prints of one run."""
+    from faithscope.cli.console import print_json, say
+
+    prepared.is_begun()  # a folder that holds another run is refused
+    cost = forecast_of(prepared)
+    say(str(cost), stderr=as_json)
+    note_left_out(cost.left_out)
+    if as_json:
+        folder = None if prepared.out is None else str(prepared.out)
+        print_json({**cost_data(cost), "folder": folder})
+
+
 def with_ray(request: Request, doing: str) -> str:
     """What is going on before a run begins: it takes a moment until Ray is there."""
     if request.on == "local":

@@ -165,7 +165,7 @@ class PerturbWorker:
 
         On a CPU the methods are timed on a single image: integrated gradients of a few images can
         take longer than somebody who only wants to know will wait. Images that fail are passed
-        over. Compiling is no part of a pass; what it takes is told apart.
+        over. Compiling is not counted as part of a pass; its time is given separately.
         """
         setup = self.setup
         per_pass = self._on_some(self._passing)
