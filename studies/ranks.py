@@ -26,9 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.stats import kendalltau, spearmanr
 from summarise import command, protocol, table, written
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 import faithscope as fs
 from faithscope.errors import FaithscopeError
@@ -41,20 +43,36 @@ Row = dict[str, Any]
 
 METRICS = ("saco", "aopc", "log_odds", "comprehensiveness")
 IMAGES = 1000
+BUNDLED = Path(fs.__file__).parent / "bundled" / "sst_text"
 CORRELATIONS = {"kendall": kendalltau, "spearman": spearmanr}
+
+
+# A model to begin with
+
+
+def untrained(folder: Path) -> None:
+    """Keep a BERT like the bundled text classifier, with its words but with random weights."""
+    config = AutoConfig.from_pretrained(BUNDLED, hidden_dropout_prob=0.1)
+    torch.manual_seed(0)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(BUNDLED).save_pretrained(folder)
 
 
 # The half that perturbs
 
 
-def perturb(run: Path, data: str, *, samples: int, fills: Sequence[str], device: str) -> None:
+def perturb(
+    run: Path, data: str, *, limit: int | None, samples: int, fills: Sequence[str], device: str
+) -> None:
     """Evaluate the model of every seed under every fill."""
     (result,) = fs.load_results(run).results.values()
     plan = result.manifest.plan
     methods = [name for name, card in result.manifest.methods.items() if not card.is_random]
     known = protocol(result)
     masked = {name: known[name] for name in ("fill", "units") if name in known}
-    prepared = fs.prepare_roar(data, plan.model.name, measures=methods, device=device, **masked)
+    prepared = fs.prepare_roar(
+        data, plan.model.name, measures=methods, limit=limit, device=device, **masked
+    )
     if prepared.plan.data.fingerprint != plan.data.fingerprint:
         raise FaithscopeError(f"'{data}' is not the data of '{run}': give what it was trained on.")
     worker: Any = prepared.planned.worker
@@ -310,9 +328,12 @@ def main(arguments: Iterable[str] | None = None) -> None:
     """Perturb, summarise, or write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
+    asked = commands.add_parser("untrained")
+    asked.add_argument("folder", type=Path, help="where to keep the model of ranks_bert.yaml")
     asked = commands.add_parser("perturb")
     asked.add_argument("run", type=Path, help="the folder of the run that trained")
     asked.add_argument("--data", required=True, help="its data, named as for that run")
+    asked.add_argument("--limit", type=int, help="of its data, as for that run")
     asked.add_argument("--samples", type=int, default=IMAGES, help="of the test split")
     asked.add_argument("--fills", nargs="+", default=[], help="all of them by default")
     asked.add_argument("--device", default="auto")
@@ -323,8 +344,10 @@ def main(arguments: Iterable[str] | None = None) -> None:
     asked.add_argument("summaries", nargs="+", type=Path)
     asked.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(None if arguments is None else list(arguments))
-    if given.command == "perturb":
-        options: Row = {"samples": given.samples, "fills": given.fills, "device": given.device}
+    if given.command == "untrained":
+        untrained(given.folder)
+    elif given.command == "perturb":
+        options = {name: getattr(given, name) for name in ("limit", "samples", "fills", "device")}
         perturb(given.run, given.data, **options)
     elif given.command == "summarise":
         given.out.mkdir(parents=True, exist_ok=True)

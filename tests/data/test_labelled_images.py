@@ -1,5 +1,7 @@
 """Labelled images to train on: every way to give them, and what is wrong with others."""
 
+import gzip
+
 import numpy as np
 import pytest
 import torch
@@ -51,6 +53,41 @@ def test_folders_and_mosaics(tmp_path):
         made = load_labelled(name)
         same(made, load_labelled(given))
         assert made.classes == ("no", "yes")
+
+
+def idx(array):
+    """An array of bytes as MNIST keeps it."""
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes()
+
+
+def save_mnist(folder, images, labels):
+    folder.mkdir(exist_ok=True)
+    for split in ("train", "t10k"):
+        (folder / f"{split}-labels-idx1-ubyte").write_bytes(idx(labels.astype(np.uint8)))
+        (folder / f"{split}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
+
+
+def test_the_files_of_mnist_packed_or_not(tmp_path):
+    grey = IMAGES[..., 0]
+    save_mnist(tmp_path / "mnist", grey, LABELS)
+    held = load_labelled(f"mnist:{tmp_path / 'mnist'}")
+    same(held, load_labelled({"train": (grey, LABELS), "test": (grey, LABELS)}))
+    assert held.name == "mnist" and held.channels == 1
+
+
+@pytest.mark.parametrize("broken", [b"", b"\0\0\x08", b"\0\0\x0d\x01\0\0\0\0", b"short", None])
+def test_files_of_mnist_that_cannot_be_read(tmp_path, broken):
+    save_mnist(tmp_path, IMAGES[..., 0], LABELS)
+    whole = idx(LABELS.astype(np.uint8))
+    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(whole[:-1] if broken is None else broken)
+    with refused("t10k-labels", "cannot be read"):
+        load_labelled(f"mnist:{tmp_path}")
+    (tmp_path / "t10k-labels-idx1-ubyte").unlink()
+    with refused("has no t10k-labels-idx1-ubyte or t10k-labels-idx1-ubyte.gz"):
+        load_labelled(f"mnist:{tmp_path}")
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(b"no gzip")
+    with refused("train-images", "cannot be read"):
+        load_labelled(f"mnist:{tmp_path}")
 
 
 def test_the_bundle_and_a_limit():

@@ -1,12 +1,14 @@
-"""Labelled images in three splits, to train on: CIFAR, array files, folders, arrays in memory.
+"""Labelled images in three splits, to train on: CIFAR, MNIST, arrays, files, folders.
 
 Pixels are bytes as they are in a picture: a model that is trained brings its own normalisation.
 """
 
 from __future__ import annotations
 
+import gzip
 import math
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,7 +83,8 @@ def load_labelled(data: Any, *, limit: int | None = None) -> ImageSplits:
     """Labelled images by name, or as arrays.
 
     Args:
-        data: ``cifar10:FOLDER``, ``cifar100:FOLDER`` (option download); ``array:FILE.npz`` with
+        data: ``cifar10:FOLDER``, ``cifar100:FOLDER`` (option download); ``mnist:FOLDER`` with the
+            four files of MNIST, Fashion-MNIST and others like them; ``array:FILE.npz`` with
             x_train, y_train, x_test, y_test and, if there is one, x_validation, y_validation; a
             folder with train/CLASS/… and test/CLASS/… (and validation/…), all images of one size,
             or with mosaics, train_00.png …, train_labels.txt, test_00.png …, test_labels.txt and
@@ -168,6 +171,37 @@ def _cifar(kind: str) -> Callable[[str, Mapping[str, Any]], ImageSplits]:
         return _of_arrays(source, arrays, found["train"].classes)
 
     return load
+
+
+def _mnist(place: str, options: Mapping[str, Any]) -> ImageSplits:
+    """The four files of MNIST, or of a data set that copies them; packed by gzip or not."""
+    check_options(KIND, "mnist", options, {})
+    root = as_path(place)
+    arrays = {
+        split: (_idx(root, f"{own}-images-idx3-ubyte"), _idx(root, f"{own}-labels-idx1-ubyte"))
+        for split, own in (("train", "train"), ("test", "t10k"))
+    }
+    return _of_arrays(root.name, arrays)
+
+
+def _idx(root: Path, name: str) -> np.ndarray:
+    """An array of bytes: two zeros, 8 (bytes), the number of axes, their lengths, the values."""
+    file = next((f for f in (root / name, root / f"{name}.gz") if f.is_file()), None)
+    if file is None:
+        raise FaithscopeError(
+            f"The folder '{root}' has no {name} or {name}.gz: the four files of MNIST are needed."
+        )
+    try:
+        held = file.read_bytes()
+        held = gzip.decompress(held) if file.suffix == ".gz" else held
+        if held[:3] != b"\0\0\x08":
+            raise ValueError("it does not begin as an IDX file of bytes")
+        sizes = np.frombuffer(held, ">i4", count=held[3], offset=4)
+        return np.frombuffer(held, np.uint8, offset=4 + 4 * len(sizes)).reshape(sizes)
+    except (ValueError, IndexError, OSError, EOFError, zlib.error) as error:
+        raise FaithscopeError(
+            f"The file '{file}' cannot be read ({why_unread(error)}): get it again."
+        ) from None
 
 
 def _array(place: str, options: Mapping[str, Any]) -> ImageSplits:
@@ -272,6 +306,7 @@ def _pixels_of(file: Path, shape: tuple[int, ...] | None) -> np.ndarray:
 LOADERS: Mapping[str, Callable[[str, Mapping[str, Any]], ImageSplits]] = {
     "cifar10": _cifar("CIFAR10"),
     "cifar100": _cifar("CIFAR100"),
+    "mnist": _mnist,
     "array": _array,
     "bundled": _bundled,
 }

@@ -401,7 +401,7 @@ class Retrain(Request):
         Option(
             "babi:DIR(task=1), sst:DIR, imdb:DIR, snli:DIR, mimic:DIR(subset=anemia), hf:ID, "
             "bundled:babi1 or your own .csv, .tsv, .jsonl; see `list texts`. Images: cifar10:DIR, "
-            "cifar100:DIR, array:FILE.npz, a folder, bundled:cifar10.",
+            "cifar100:DIR, mnist:DIR, array:FILE.npz, a folder, bundled:cifar10.",
             "the name of a data set or a path",
             metavar="NAME",
             aliases=("dataset", "datasets"),
