@@ -27,21 +27,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
-from scipy.stats import kendalltau, spearmanr
+from scipy.stats import kendalltau, rankdata, spearmanr
 from summarise import command, protocol, table, written
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 import faithscope as fs
 from faithscope.errors import FaithscopeError
-from faithscope.perturb import FILLS
+from faithscope.perturb import DEFAULTS, FILLS
 from faithscope.report.style import BETTER, INK, LINE, MUTED, SERIES, Drawing, house_style
 from faithscope.verdicts.statistics import student_interval
 
 Array = NDArray[np.float64]
 Row = dict[str, Any]
 
-METRICS = ("saco", "aopc", "log_odds", "comprehensiveness")
+METRICS = {"saco": "SaCo", "aopc": "AOPC", "log_odds": "LOdds", "comprehensiveness": "Comp."}
+"""And how papers write them."""
 IMAGES = 1000
 BUNDLED = Path(fs.__file__).parent / "bundled" / "sst_text"
 CORRELATIONS = {"kendall": kendalltau, "spearman": spearmanr}
@@ -79,7 +81,7 @@ def perturb(
     learner = worker.learner
     for seed, fill in product(result.trained.seeds, fills or _fills(learner)):
         out = perturbed(run) / f"seed{seed}-{fill}"
-        options: Row = {"metrics": METRICS, "target": "label", "fill": fill, "pictures": 0}
+        options: Row = {"metrics": [*METRICS], "target": "label", "fill": fill, "pictures": 0}
         options |= {"limit": samples, "out": out}
         model = fs.load_model(f"run:{run}(seed={seed})", device=learner.device)
         texts_or_images: Any = worker.source
@@ -139,9 +141,21 @@ def summarise(run: Path) -> Row:
         "versions": retrained.manifest.versions,
         "racu": table([{"seed": s, **named(methods, v)} for s, v in zip(seeds, racu, strict=True)]),
         "racu_within": within(racu),
+        "scores": scores_of_models(retrained),
         "perturbation": table(means),
         "correlations": table(rows),
     }
+
+
+def scores_of_models(result: fs.Result) -> Row:
+    """The test score of the models on intact data and with everything masked: means over seeds."""
+    about: Any = result.manifest.data.images or result.manifest.data.texts
+    rows = [row for row in result.trainings.to_pylist() if row["metric"] == about.metric]
+    means = {
+        name: float(np.mean([row["value"] for row in rows if row["k"] == k]))
+        for name, k in (("intact", 0), ("masked", 100))
+    }
+    return {"metric": about.metric, **means}
 
 
 def named(methods: Sequence[str], values: Array) -> Row:
@@ -225,24 +239,35 @@ def rows_of(found: Mapping[str, Any]) -> list[Row]:
     return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
 
 
+def ranked(study: Row) -> list[str]:
+    """What is ranked: the methods and random attribution."""
+    return [*study["methods"], "random"]
+
+
+def mean_racu(study: Row) -> Array:
+    """The mean over seeds, of every name; NaN where it is undefined for a seed."""
+    rows = rows_of(study["racu"])
+    return np.array([[row[name] for name in ranked(study)] for row in rows], float).mean(0)
+
+
 def section(study: Row, file: Path, figure: str) -> str:
     """One task."""
-    names = [*study["methods"], "random"]
-    racu = np.array([[row[name] for name in names] for row in rows_of(study["racu"])], dtype=float)
+    names = ranked(study)
     head = "| | " + " | ".join(names) + " |\n|---|" + "---|" * len(names)
-    line = " | ".join(f"{100 * value:.1f}" for value in racu.mean(0))
+    line = " | ".join(f"{100 * value:.1f}" for value in mean_racu(study))
     rows = rows_of(study["correlations"])
     lines = [
-        f"| {row['fill']} | {row['metric']} | {_interval(row, 'kendall')} | "
+        f"| {row['fill']} | {METRICS[row['metric']]} | {_interval(row, 'kendall')} | "
         f"{_interval(row, 'spearman')} | {_number(row['spearman_within'])} |"
         for row in rows
     ]
-    within = study["racu_within"]
+    within, scores = study["racu_within"], study["scores"]
+    device = " and ".join(dict.fromkeys(study["device"].values()))
     return f"""## {study["model"]} on {study["data"]}
 
 {verdict(study)}
 
-![Spearman's correlation of both rankings, by metric and fill]({figure})
+![Ranks of the methods by every judge, and the correlation of each metric with RACU]({figure})
 
 Mean RACU in % over {len(study["seeds"])} seeds:
 
@@ -257,7 +282,10 @@ last column is how far the rankings of any two seeds by the metric agree; those 
 |---|---|---|---|---|
 {chr(10).join(lines)}
 
-{study["trainings"]:,} trainings, {study["samples"]:,} test samples perturbed; from `{file.name}`.
+{study["trainings"]:,} trainings (mean {scores["metric"]} of the models on the test split:
+{scores["intact"]:.3f} with intact data, {scores["masked"]:.3f} with everything masked) and
+{study["samples"]:,} test samples perturbed, of every seed and fill. Device: {device}.
+Everything is in [`studies/results/{file.name}`](../studies/results/{file.name}).
 """
 
 
@@ -284,34 +312,72 @@ def verdict(study: Row) -> str:
 
 
 def draw(study: Row, file: Path) -> None:
-    """Spearman's correlation by metric and fill, with its interval over seeds."""
+    """The rank of every method by every judge, and how far the judges agree with RACU."""
     rows = rows_of(study["correlations"])
+    many = len(study["methods"]) + 1
+    heights = 0.28 * many, 0.16 * len(rows) + 0.1 * len(METRICS)
+    with house_style():
+        figure = Drawing(figsize=(7.5, sum(heights) + 1.5))
+        above, below = figure.subplots(2, height_ratios=heights)
+        figure.subplots_adjust(left=0.25, right=0.77, bottom=0.09, top=0.94, hspace=0.22)
+        draw_ranks(above, study)
+        draw_correlations(below, study, rows)
+        figure.savefig(file, metadata={"Date": None})
+
+
+def draw_ranks(axes: Axes, study: Row) -> None:
+    """Methods from the best to the worst, by RACU and by each metric under the default fill."""
+    fill, scores = judged(study)
+    names = ranked(study)
+    values = {
+        judge: np.array([row[name] for name in names], float) for judge, row in scores.items()
+    }
+    places = {judge: rankdata(-own) for judge, own in values.items()}
+    for number, name in enumerate(names):
+        y, short = [-own[number] for own in places.values()], name.partition("(")[0]
+        colour = MUTED if name == "random" else SERIES[number]
+        axes.plot(y, "--o" if name == "random" else "-o", color=colour, markersize=4)
+        axes.text(-0.15, y[0], short, color=colour, ha="right", va="center", size=8)
+        axes.text(len(y) - 0.85, y[-1], short, color=colour, va="center", size=8)
+    axes.set_xticks(range(len(places)), [METRICS.get(judge, judge) for judge in places])
+    axes.xaxis.tick_top()
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(f"Methods from the best to the worst (metrics with the fill {fill})")
+
+
+def judged(study: Row) -> tuple[str, dict[str, Row]]:
+    """The default fill, and by judge the mean score of every method."""
+    rows = rows_of(study["perturbation"])
+    fills = [row["fill"] for row in rows]
+    fill = next((name for name in DEFAULTS.values() if name in fills), fills[0])
+    found = {"RACU": dict(zip(ranked(study), mean_racu(study), strict=True))}
+    return fill, found | {row["metric"]: row for row in rows if row["fill"] == fill}
+
+
+def draw_correlations(axes: Axes, study: Row, rows: Sequence[Row]) -> None:
+    """Spearman's correlation with RACU by metric and fill, with its interval over seeds."""
     fills = list(dict.fromkeys(row["fill"] for row in rows))
     colours = dict(zip(fills, (BETTER, *SERIES[1:]), strict=False))
-    with house_style():
-        figure = Drawing(figsize=(6.5, 0.5 + 0.16 * len(rows) + 0.3 * len(METRICS)))
-        axes = figure.subplots()
-        figure.subplots_adjust(left=0.26, right=0.82, bottom=0.14, top=0.97)
-        y, ticks = 0.0, []
-        for metric in METRICS:
-            start = y
-            for row in (row for row in rows if row["metric"] == metric):
-                colour = colours.get(row["fill"], INK)
-                if row["spearman_low"] is not None:
-                    axes.plot([row["spearman_low"], row["spearman_high"]], [y, y], color=colour)
-                if row["spearman"] is not None:
-                    axes.plot(row["spearman"], y, "o", color=colour, markersize=4)
-                axes.text(1.08, y, row["fill"], color=colour, va="center", size=7)
-                y -= 1
-            ticks.append(((start + y + 1) / 2, metric))
+    y, ticks = 0.0, []
+    for metric in METRICS:
+        start = y
+        for row in (row for row in rows if row["metric"] == metric):
+            colour = colours.get(row["fill"], INK)
+            if row["spearman_low"] is not None:
+                axes.plot([row["spearman_low"], row["spearman_high"]], [y, y], color=colour)
+            if row["spearman"] is not None:
+                axes.plot(row["spearman"], y, "o", color=colour, markersize=4)
+            axes.text(1.08, y, row["fill"], color=colour, va="center", size=7)
             y -= 1
-        axes.axvline(0, color=LINE)
-        if (limit := study["racu_within"]["spearman_within"]) is not None:
-            axes.axvline(limit, color=MUTED, linestyle=":")
-        axes.set_yticks([place for place, _ in ticks], [name for _, name in ticks])
-        axes.set_xlim(-1.05, 1.05)
-        axes.set_xlabel("Spearman's rho with RACU (dotted: between seeds of RACU)")
-        figure.savefig(file, metadata={"Date": None})
+        ticks.append(((start + y + 1) / 2, METRICS[metric]))
+        y -= 1
+    axes.axvline(0, color=LINE, zorder=0)
+    if (limit := study["racu_within"]["spearman_within"]) is not None:
+        axes.axvline(limit, color=MUTED, linestyle=":", zorder=0)
+    axes.set_yticks([place for place, _ in ticks], [name for _, name in ticks])
+    axes.set_xlim(-1.05, 1.05)
+    axes.set_xlabel("Spearman's rho with RACU (dotted: between seeds of RACU)")
 
 
 def _interval(row: Row, name: str) -> str:

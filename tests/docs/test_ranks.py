@@ -122,7 +122,7 @@ def test_a_verdict_counts_intervals():
 
 
 def test_the_studies_are_what_the_script_expects():
-    for name in ("ranks_cifar10", "ranks_sst"):
+    for name in ("ranks_cifar10", "ranks_sst", "ranks_fashion", "ranks_bert"):
         study = yaml.safe_load((ROOT / "studies" / f"{name}.yaml").read_text())
         assert study["kind"] == "retrain" and study["procedures"] == ["roar"]
         assert len(study["methods"]) == 6 and study["seeds"] == 5
