@@ -20,16 +20,9 @@ from functools import partial
 
 import timm
 import torch
-from overhead import bare_forwards, seconds
+from overhead import bare_forwards, calls, seconds
 
 import faithscope as fs
-
-
-def cpu_seconds(call: Callable[[], object]) -> float:
-    """CPU time of this process, whatever else the machine does."""
-    started = time.process_time()
-    call()
-    return time.process_time() - started
 
 
 def main() -> None:
@@ -72,16 +65,19 @@ def main() -> None:
     assert passes == manifests["drop"].cost.response_passes
     request = manifests["mean"].plan.request
     batch, precision = request.batch_size, request.precision
-    bare = bare_forwards(module, images, passes, batch, precision)
+    given = calls(model, images, options.maps, passes, batch)
+    bare = bare_forwards(model, given, precision)
     bare()
     print(f"{options.model}, {passes} passes, batch {batch}, {precision}", flush=True)
-    calls = {"bare": bare, "mean": partial(evaluate, "mean"), "drop": partial(evaluate, "drop")}
-    taken: dict[str, list[float]] = {name: [] for name in calls}
+    sides: dict[str, Callable[[], object]] = {"bare": bare}
+    sides |= {fill: partial(evaluate, fill) for fill in manifests}
+    taken: dict[str, list[float]] = {name: [] for name in sides}
     on_gpu = options.device.startswith("cuda")
+    clock = time.perf_counter if on_gpu else time.process_time
     for number in range(options.rounds):
-        for name, call in calls.items():
-            taken[name].append(seconds(call) if on_gpu else cpu_seconds(call))
-        rates = ", ".join(f"{name} {passes / taken[name][-1]:,.1f}/s" for name in calls)
+        for name, call in sides.items():
+            taken[name].append(seconds(call, clock))
+        rates = ", ".join(f"{name} {passes / held[-1]:,.1f}/s" for name, held in taken.items())
         print(f"round {number + 1}: {rates}", flush=True)
     median = {name: statistics.median(every) for name, every in taken.items()}
     faster = median["mean"] / median["drop"]

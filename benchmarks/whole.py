@@ -2,7 +2,7 @@
 
 The eleven methods, one draw of each random attribution, the five metrics; beside it the default
 run, which has three draws, and what of the time went into explaining. Random weights and images:
-speed does not depend on them. `--quantus` times the curve of one map in ten steps by Quantus'
+speed does not depend on them. `--quantus` times the curve of one map in eight steps by Quantus'
 PixelFlipping and by `evaluate`, in the same run (Quantus must be installed).
 
     python benchmarks/whole.py                                          # vit_tiny, CPU, 1 image
@@ -27,7 +27,8 @@ from torch import Tensor
 import faithscope as fs
 from faithscope.models import Model
 
-STEPS = 10
+STEPS = 8
+"""Quantus wants a number that divides that of the pixels."""
 
 
 def main() -> None:
@@ -83,9 +84,8 @@ def quantus(model: Model, images: Tensor) -> dict[str, float]:
 
     device = str(model.device)
     maps = torch.rand(len(images), *images.shape[-2:], generator=torch.Generator().manual_seed(1))
-    pixels = images[0].numel()
     flipping = PixelFlipping(
-        features_in_step=-(-pixels // STEPS),
+        features_in_step=maps[0].numel() // STEPS,
         perturb_baseline="mean",
         normalise=False,
         disable_warnings=True,
