@@ -64,7 +64,14 @@ def untrained(folder: Path) -> None:
 
 
 def perturb(
-    run: Path, data: str, *, limit: int | None, samples: int, fills: Sequence[str], device: str
+    run: Path,
+    data: str,
+    *,
+    limit: int | None,
+    samples: int,
+    fills: Sequence[str],
+    seeds: Sequence[int],
+    device: str,
 ) -> None:
     """Evaluate the model of every seed under every fill."""
     (result,) = fs.load_results(run).results.values()
@@ -79,7 +86,7 @@ def perturb(
         raise FaithscopeError(f"'{data}' is not the data of '{run}': give what it was trained on.")
     worker: Any = prepared.planned.worker
     learner = worker.learner
-    for seed, fill in product(result.trained.seeds, fills or _fills(learner)):
+    for seed, fill in product(seeds or result.trained.seeds, fills or _fills(learner)):
         out = perturbed(run) / f"seed{seed}-{fill}"
         options: Row = {"metrics": [*METRICS], "target": "label", "fill": fill, "pictures": 0}
         options |= {"limit": samples, "out": out}
@@ -115,11 +122,14 @@ def summarise(run: Path) -> Row:
     by_name = {name: perturbation_scores(result, methods) for name, result in runs.items()}
     fills = list(dict.fromkeys(name.partition("-")[2] for name in runs))
     first = next(iter(runs.values()))
-    rows, means = [], []
+    rows, judged = [], []
     for fill, metric in product(fills, METRICS):
         scores = np.array([by_name[f"seed{seed}-{fill}"][metric] for seed in seeds])
         rows.append({"fill": fill, "metric": metric, **agreement(scores, racu), **within(scores)})
-        means.append({"fill": fill, "metric": metric, **named(methods, scores.mean(0))})
+        judged += [
+            {"fill": fill, "metric": metric, "seed": seed, **named(methods, own)}
+            for seed, own in zip(seeds, scores, strict=True)
+        ]
     return {
         "name": run.resolve().name,
         "command": command(run, [retrained]),
@@ -142,7 +152,8 @@ def summarise(run: Path) -> Row:
         "racu": table([{"seed": s, **named(methods, v)} for s, v in zip(seeds, racu, strict=True)]),
         "racu_within": within(racu),
         "scores": scores_of_models(retrained),
-        "perturbation": table(means),
+        "curves": table(curves(retrained)),
+        "perturbation": table(judged),
         "correlations": table(rows),
     }
 
@@ -156,6 +167,16 @@ def scores_of_models(result: fs.Result) -> Row:
         for name, k in (("intact", 0), ("masked", 100))
     }
     return {"metric": about.metric, **means}
+
+
+def curves(result: fs.Result) -> list[Row]:
+    """What ROAR measured: the test score by method, level and seed."""
+    about: Any = result.manifest.data.images or result.manifest.data.texts
+    return [
+        {name: row[name] for name in ("measure", "k", "seed", "value")}
+        for row in result.trainings.to_pylist()
+        if row["metric"] == about.metric and row["procedure"] == "roar"
+    ]
 
 
 def named(methods: Sequence[str], values: Array) -> Row:
@@ -352,7 +373,10 @@ def judged(study: Row) -> tuple[str, dict[str, Row]]:
     fills = [row["fill"] for row in rows]
     fill = next((name for name in DEFAULTS.values() if name in fills), fills[0])
     found = {"RACU": dict(zip(ranked(study), mean_racu(study), strict=True))}
-    return fill, found | {row["metric"]: row for row in rows if row["fill"] == fill}
+    for metric in METRICS:
+        own = [row for row in rows if (row["fill"], row["metric"]) == (fill, metric)]
+        found[metric] = {name: float(np.mean([row[name] for row in own])) for name in ranked(study)}
+    return fill, found
 
 
 def draw_correlations(axes: Axes, study: Row, rows: Sequence[Row]) -> None:
@@ -402,6 +426,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     asked.add_argument("--limit", type=int, help="of its data, as for that run")
     asked.add_argument("--samples", type=int, default=IMAGES, help="of the test split")
     asked.add_argument("--fills", nargs="+", default=[], help="all of them by default")
+    asked.add_argument("--seeds", nargs="+", type=int, default=[], help="all of them by default")
     asked.add_argument("--device", default="auto")
     asked = commands.add_parser("summarise")
     asked.add_argument("run", type=Path)
@@ -413,7 +438,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     if given.command == "untrained":
         untrained(given.folder)
     elif given.command == "perturb":
-        options = {name: getattr(given, name) for name in ("limit", "samples", "fills", "device")}
+        options = {
+            name: getattr(given, name) for name in ("limit", "samples", "fills", "seeds", "device")
+        }
         perturb(given.run, given.data, **options)
     elif given.command == "summarise":
         given.out.mkdir(parents=True, exist_ok=True)

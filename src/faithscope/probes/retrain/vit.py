@@ -463,9 +463,18 @@ def pack_loss(
 
 @cache
 def _compiled() -> Loss:
-    """The loss compiled, once for all packs of one size."""
-    made: Loss = torch.compile(pack_loss, dynamic=False)
-    return made
+    """The loss compiled, once for packs of all sizes, so that none depends on which came first."""
+    made: Loss = torch.compile(pack_loss)
+
+    def of_any_size(
+        flat: Flat, images: Tensor, targets: Tensor, rows: Tensor, moves: Tensor | None, *rest: Any
+    ) -> Tensor:
+        for part in (*flat, images, rows, moves):
+            if part is not None:
+                torch._dynamo.maybe_mark_dynamic(part, 0)
+        return made(flat, images, targets, rows, moves, *rest)
+
+    return of_any_size
 
 
 def _moved(images: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
