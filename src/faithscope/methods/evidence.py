@@ -165,7 +165,8 @@ class Layer:
     def relevance(self, rules: str) -> Tensor:
         """LRP relevance of the attention probabilities, [B, heads, N, N]."""
         self.evidence.check_order()
-        return self.evidence.sweep(rules).attention(self.index)
+        beside = self.evidence.sweeps.values()
+        return self.evidence.sweep(rules).attention(self.index, beside)
 
     def stream(self, side: str = "input") -> Tensor:
         """The tokens that enter the block, or leave it (side="output"), [B, N, D]."""
@@ -320,6 +321,10 @@ class Evidence:
         """Gradient of the target logit at what is embedded, images [B, C, H, W] or words."""
         return self.tensor("input_gradient")
 
+    def descend(self, rules: str) -> Tensor:
+        """Relevance of what enters the first block, [B, N, D]."""
+        return self.sweep(rules).descend(0, self.sweeps.values())
+
     def sweep(self, rules: str) -> Sweep:
         """The relevance sweep of one rule set, shared by all methods that read it."""
         if rules not in self.sweeps:
@@ -332,6 +337,5 @@ class Evidence:
                 self.target,
                 rules,
                 of_texts=isinstance(self.model, TextModel),
-                beside=self.sweeps,
             )
         return self.sweeps[rules]

@@ -43,7 +43,7 @@ def lrp(evidence: Evidence, *, rules: Rules = "original") -> Tensor:
     `rules` is "original" (what the literature evaluates as full LRP) or "conserving".
     """
     stem = evidence.tape("stem")
-    relevance = evidence.sweep(rules).descend(0)
+    relevance = evidence.descend(rules)
     descent = Descent(stem, rules, "its patch embedding")
     with torch.no_grad():
         pixels = descent.run(evidence.tensor("entered"), relevance, stem.roots[0], pixels=True)
@@ -63,7 +63,7 @@ def text_lrp(evidence: Evidence, *, rules: Rules = "original") -> Tensor:
 
     `rules` is "original" (what the literature evaluates as full LRP) or "conserving".
     """
-    return evidence.to_map(evidence.sweep(rules).descend(0).sum(-1))
+    return evidence.to_map(evidence.descend(rules).sum(-1))
 
 
 @layer_method("partial_lrp", needs=_needs, in_papers=True)

@@ -11,7 +11,7 @@ by sign-indefinite sums, so they are ill-conditioned: run them in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -525,8 +525,8 @@ class Sweep:
     """Relevance on its way down through the blocks, one block at a time.
 
     `relevance` is that of what enters block `reached`, [B, N, D]; `cam` is the relevance of the
-    attention of that block, [B, heads, N, N]. Of the sweeps by other rules `beside` it, those that
-    go `all_the_way` come with it as long as they are where it is.
+    attention of that block, [B, heads, N, N]. Of the sweeps `beside` it that a descent is told of,
+    those that go `all_the_way` come with it as long as they are where it is.
     """
 
     rerun: Rerun
@@ -535,7 +535,6 @@ class Sweep:
     target: Tensor
     rules: str
     of_texts: bool = False
-    beside: Mapping[str, Sweep] = field(default_factory=dict)
     all_the_way: bool = False
 
     def __post_init__(self) -> None:
@@ -547,17 +546,17 @@ class Sweep:
         self.reached = len(self.rerun.blocks)
         self.cam = self.relevance[:0]
 
-    def attention(self, index: int) -> Tensor:
+    def attention(self, index: int, beside: Collection[Sweep] = ()) -> Tensor:
         """Relevance of a block's attention [B, heads, N, N]; blocks come last first."""
-        self.descend(index)
+        self.descend(index, beside)
         if self.reached < index:
             raise FaithscopeError("Relevance is made block by block, last first, and not kept.")
         return self.cam
 
-    def descend(self, index: int) -> Tensor:
+    def descend(self, index: int, beside: Collection[Sweep] = ()) -> Tensor:
         """Relevance of what enters this block, [B, N, D]."""
         while self.reached > index:
-            others = [held for held in self.beside.values() if held is not self]
+            others = [held for held in beside if held is not self]
             with_it = [held for held in others if held.all_the_way and held.reached == self.reached]
             self._enter(self.reached - 1, [self, *with_it])
         return self.relevance

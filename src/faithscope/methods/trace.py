@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -377,7 +378,7 @@ def checkpointing(blocks: Mapping[str, nn.Module], record: Record) -> Iterator[N
     own = [(block, vars(block).get("forward")) for block in blocks.values()]
     try:
         for name, block in blocks.items():
-            run = partial(_run_again, f"The block '{name}'", block.forward, record, [])
+            run = partial(_run_again, f"The block '{name}'", block.forward, ref(record), [])
             block.forward = partial(checkpoint, run, use_reentrant=False)
         with set_checkpoint_early_stop(False):  # else a block does not come to its output again
             yield
@@ -392,17 +393,22 @@ def checkpointing(blocks: Mapping[str, nn.Module], record: Record) -> Iterator[N
 def _run_again(
     what: str,
     forward: Callable[..., Any],
-    record: Record,
+    found: ref[Record],
     given: list[Tensor],
     *args: Any,
     **kw: Any,
 ) -> Any:
-    """Run a block; what it gives once the forward pass is over must be what it `given` then."""
+    """Run a block; what it gives once the forward pass is over must be what it `given` then.
+
+    The graph of the model holds this call, and a record the tensors of that graph: were the record
+    not found by a weak reference, neither would ever be freed.
+    """
     output = forward(*args, **kw)
     tokens = first_tensor(output).detach()
-    if record.is_open:
+    record = found()
+    if record is not None and record.is_open:
         given.append(tokens)
-    elif given:
+    elif record is not None and given:
         base = first_tensor((args, kw)).detach()
         check_recomputed(record.checks, what, tokens, given[0], base)
     return output

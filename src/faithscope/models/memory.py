@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -32,6 +33,7 @@ def halve(size: int, error: Exception) -> int:
             "Memory ran out on a single image: use a smaller model, a lower precision or "
             "another device."
         ) from None
+    gc.collect()  # what somebody's model left in circles
     free_caches()
     return size // 2
 
