@@ -76,6 +76,8 @@ class FinetuneLearner(Learner):
         trust_remote_code: run the Python files that come with the model.
     """
 
+    explains_one_by_one = True
+
     def __init__(
         self,
         name: str,

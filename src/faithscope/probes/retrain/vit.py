@@ -100,6 +100,7 @@ class ViTLearner:
 
     modality = "image"
     weights = "random"
+    explains_one_by_one = True
 
     def __init__(
         self,

@@ -278,8 +278,9 @@ class RetrainWorker:
         models = [trained.weights for trained in training.finish()]
         found = {"trainings": epoch() * self.learner.recipe.epochs / len(pack) / share}
         if is_slow:
-            models, seeds = models[:1], seeds[:1]
             few, share = _few(self.data, min(count, EXPLAINED_ON_CPU))
+        if is_slow or getattr(self.learner, "explains_one_by_one", False):
+            models, seeds = models[:1], seeds[:1]
         for label, item in self.measures.items():
             if item.reads_model:
                 with timed() as taken:
