@@ -20,6 +20,7 @@ from faithscope.methods.relevance import Sweep
 from faithscope.methods.rerun import Rerun
 from faithscope.models import Model, TextModel, ViTView
 from faithscope.models.attention import Checks
+from faithscope.models.fused import exact
 from faithscope.models.tape import Call, Tape
 
 NEEDS = {
@@ -219,7 +220,7 @@ class Evidence:
     def read(self, values: Tensor, places: Tensor | slice = slice(None)) -> Tensor:
         """Run the model on what stands for the inputs at `places`: logits times `scale`."""
         logits = self.model.read(self.inputs[places], values.to(self.model.dtype))
-        return logits if self.scale == 1 else self.scale * logits.to(values.dtype)
+        return logits if self.scale == 1 else self.scale * exact(logits).to(values.dtype)
 
     @property
     def vit(self) -> ViTView:

@@ -11,18 +11,18 @@ from typing import Any, get_args
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from faithscope.errors import FaithscopeError
-from faithscope.methods.evidence import Evidence
+from faithscope.methods.evidence import HALF, Evidence
 from faithscope.methods.layout import Inputs
 from faithscope.methods.method import Method, as_maps
 from faithscope.methods.relevance import Rules
 from faithscope.methods.text import token_evidence
-from faithscope.methods.trace import gather
+from faithscope.methods.trace import PASSES_OF_METHODS, gather
 from faithscope.models import Model, TokenInputs, converted, undisturbed
 from faithscope.models.device import device_for, float64_device, without_autocast
 from faithscope.models.formats import COARSE, FORMATS, format_of, kernels
+from faithscope.models.fused import repeatable
 from faithscope.models.memory import OUT_OF_MEMORY, halve, inputs_that_fit, power_of_two
 from faithscope.perturb import to_grids
 
@@ -158,7 +158,6 @@ def explain_batch(
         _ONE_AT_A_TIME,
         torch.inference_mode(False),
         without_autocast(images.device.type),
-        _repeatable(images.device),
         undisturbed(model.module),
     ):
         for precision, group in _by_format(model, methods).items():
@@ -168,7 +167,9 @@ def explain_batch(
             chosen = [methods[place] for place in group]
             needs = frozenset[str]().union(*(method.needs for method, _ in chosen))
             place = device_for(dtype, images.device)
-            with _in_type(model, dtype), kernels(precision):
+            # a traced pass runs blocks again, where no graph can be told of beforehand
+            fused = dtype in HALF and not needs - PASSES_OF_METHODS
+            with _in_type(model, dtype), kernels(precision), repeatable(place, fused=fused):
                 evidence = gather(
                     model,
                     images.to(place),
@@ -183,15 +184,6 @@ def explain_batch(
                     maps |= zip(group, _explain(evidence, chosen), strict=True)
     home = float64_device(images.device)
     return [maps[index].to(home) for index in range(len(methods))]
-
-
-def _repeatable(device: torch.device) -> AbstractContextManager[None]:
-    """Gradients that are the same every time: on a GPU those of fused attention are not.
-
-    It sums in whatever order its threads come. The plain formula takes 3 % longer (ViT-B/16,
-    integrated gradients, H200) and half a GiB more.
-    """
-    return nullcontext() if device.type != "cuda" else sdpa_kernel(SDPBackend.MATH)
 
 
 def _in_type(model: Model, dtype: torch.dtype) -> AbstractContextManager[None]:

@@ -31,6 +31,8 @@ from faithscope.models.tape import Call, Tape, first_tensor, tensors_in
 _OF_ATTENTION = frozenset({"attention", "attention_gradient", "rerun_gradient"})
 _OF_STREAM = frozenset({"stream", "stream_gradient", "relevance", "rerun_gradient", "tapes"})
 _OF_BACKWARD = frozenset({"gradient", "attention_gradient", "stream_gradient", "rerun_gradient"})
+PASSES_OF_METHODS = frozenset({"path_gradient", "statistics"})
+"""A method's own passes, and what no pass shows."""
 
 
 def gather(
@@ -48,7 +50,7 @@ def gather(
     target = None if target is None else target.clone()
     layout = layout_of(model, inputs)
     about = (model, inputs, embedded)
-    needs -= {"path_gradient", "statistics"}  # a method's own passes, and what no pass shows
+    needs -= PASSES_OF_METHODS
     if "rerun_gradient" in needs:
         needs |= {"relevance"}  # whose checks see to it that blocks are followed by blocks
     if not needs:
