@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d, interpolate
 from conftest import randn
 from faithscope import FaithscopeError
 from faithscope.perturb import FILLS, FillContext
-from faithscope.perturb.fills import _neighbours, interpolate_missing
+from faithscope.perturb.inpaint import _neighbours, interpolate_missing
 
 MEAN, STD = (0.5, 0.4, 0.45), (0.25, 0.2, 0.3)
 

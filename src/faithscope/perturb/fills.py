@@ -7,25 +7,21 @@ Everything is batched and stays on the device of the images.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
 
 from faithscope.errors import FaithscopeError
 from faithscope.models.device import float64_device, placed
+from faithscope.perturb.inpaint import interpolate_missing
 from faithscope.perturb.units import unit_mask_to_pixels
 from faithscope.registry import Registry
 from faithscope.rng import keyed_normal, stream_keys
 
 TEXT_FILLS: Registry[Fill] = Registry("fill for texts", group="faithscope.text_fills")
 FILLS: Registry[Fill] = Registry("fill", group="faithscope.fills", variants={"text": TEXT_FILLS})
-CACHED = 1 << 19
-"""Numbers of images for which missing pixels are solved together on a CPU: they fit its caches."""
 DEFAULTS = {"image": "mean", "text": "mask"}
 """What fill="auto" means."""
 
@@ -166,170 +162,6 @@ for _fill in (MeanFill(), BlackFill(), NoiseFill(), BlurFill(), InpaintFill(), D
     FILLS.register(_fill.name, _fill)
 
 
-def interpolate_missing(
-    images: Tensor, mask: Tensor, *, tolerance: float = 1e-4, max_iterations: int = 1000
-) -> Tensor:
-    """Fill masked pixels so that each is the weighted mean of its eight neighbours.
-
-    Conjugate gradients run per image and channel, preconditioned by one cycle over halved
-    resolutions: three to eight steps, however large the holes are. One that has converged (residual
-    below `tolerance` of the right-hand side) is frozen, so results do not depend on the batch. On a
-    CPU, where images need not wait for each other, scattered pixels go without the cycle, which
-    costs more there than the steps it saves. Images are centred first, so that the tolerance is
-    relative to how they vary, not to how bright they are.
-
-    Shapes: images [B, C, H, W], mask bool [B, 1, H, W] -> [B, C, H, W].
-    """
-    hole = mask.to(images.dtype)
-    known = 1 - hole
-    centre = _dot(images, known) / known.sum(dim=(2, 3), keepdim=True).clamp_min(1)
-    solved = known * (images - centre)
-    for part, is_scattered in _parts(hole, images[0].numel()):
-        found = _solved(solved[part], hole[part], is_scattered, tolerance, max_iterations)
-        solved[part] = found
-    return torch.where(mask, solved + centre, images)
-
-
-def _parts(hole: Tensor, numbers: int) -> Iterator[tuple[Any, bool]]:
-    """Which images are solved together, and whether their holes are scattered pixels.
-
-    Those are holes of which less than half is left at half the resolution. On a CPU few images are
-    solved at once, that fit its caches.
-    """
-    if hole.device.type != "cpu":
-        yield slice(None), False
-        return
-    inside = 4 * (_summed(1 - hole) == 0).sum((1, 2, 3))
-    is_scattered = 2 * inside < hole.sum((1, 2, 3))
-    for kind in (False, True):
-        places = (is_scattered == kind).nonzero()[:, 0]
-        for part in torch.split(places, max(1, CACHED // numbers)):
-            if len(part):
-                yield part, kind
-
-
-class _Grid:
-    """A resolution at which missing pixels are solved for.
-
-    Shapes: hole [B, 1, H, W], 1 where a pixel is missing; degree [1, 1, H, W], the sum of the
-    weights of the neighbours that are inside the image; share [B, 1, H, W], hole by degree.
-    """
-
-    def __init__(self, hole: Tensor) -> None:
-        self.hole, self.minus = hole, -hole
-        self.degree = _neighbours(torch.ones_like(hole[:1]))
-        self.share = hole / self.degree
-
-    def system(self, values: Tensor) -> Tensor:
-        """The left-hand side of the equations of the missing pixels, 0 elsewhere."""
-        made = _neighbours(values).addcmul_(self.degree, values, value=-1)
-        return made.mul_(self.minus)
-
-
-def _grids(hole: Tensor) -> list[_Grid]:
-    """The image's own resolution, half of it, and so on; where anything is known, it is known."""
-    grids = []
-    while True:
-        grids.append(_Grid(hole))
-        is_empty = hole.device.type == "cpu" and not bool(hole.any())
-        if is_empty or min(hole.shape[-2:]) < 4:
-            return grids
-        hole = (_summed(1 - hole) == 0).to(hole.dtype)
-
-
-def _solved(
-    images: Tensor, hole: Tensor, is_scattered: bool, tolerance: float, max_iterations: int
-) -> Tensor:
-    """Solve for the pixels where `hole` is 1; those of the images are 0 there. 0 elsewhere.
-
-    A cycle is not quite symmetric, so directions are made conjugate by what the residual changed
-    (Polak and Ribière), not by its size alone.
-    """
-    grids = _grids(hole)
-    grid = grids[0]
-    target = hole * _neighbours(images)
-    solution = hole * _first_guess(images, grids)
-    residual = target - grid.system(solution)
-    direction, applied = torch.zeros_like(images), torch.zeros_like(images)
-    energy, enough = _square(residual), tolerance**2 * _square(target)
-    step = slope = torch.zeros_like(energy)
-    every = 1 if images.device.type == "cpu" else 2  # elsewhere a look at the energy waits for it
-    for iteration in range(max_iterations):
-        active = energy > enough
-        if iteration % every == 0 and not bool(active.any()):
-            break
-        corrected = residual if is_scattered else _cycle(residual, grids)
-        change = -step * _dot(applied, corrected)
-        ratio = torch.where(slope > 0, change / slope.clamp_min(1e-30), 0.0)
-        direction = torch.addcmul(corrected, ratio, direction)
-        slope, applied = _dot(residual, corrected), grid.system(direction)
-        step = torch.where(active, slope / _dot(direction, applied).clamp_min(1e-30), 0.0)
-        solution.addcmul_(step, direction)
-        residual.addcmul_(step, applied, value=-1)
-        energy = _square(residual)
-    return solution
-
-
-def _cycle(target: Tensor, grids: Sequence[_Grid]) -> Tensor:
-    """Nearly the solution of `system(values) = target`: relaxed, corrected from coarse, relaxed.
-
-    To relax is to give each missing pixel the value that its own equation has, given the others.
-    """
-    grid = grids[0]
-    first = values = grid.share * target
-    if len(grids) > 1:
-        rest = _neighbours(values)  # what is left of the target, after that first relaxation
-        coarse = _cycle(_summed(rest).mul_(grids[1].hole), grids[1:])
-        values = torch.addcmul(values, grid.hole, _doubled(coarse, values))
-    return torch.addcmul(first, grid.share, _neighbours(values))
-
-
-def _first_guess(images: Tensor, grids: Sequence[_Grid]) -> Tensor:
-    """Nearly solve at half the resolution, from averages of what is known, and interpolate."""
-    if len(grids) < 2:
-        return torch.zeros_like(images)
-    grid = grids[1]
-    coarse = _summed(images) / _summed(1 - grids[0].hole).clamp_min(1)
-    guess = grid.hole * _first_guess(coarse, grids[1:])
-    target = grid.hole * _neighbours(coarse) - grid.system(guess)
-    return _doubled(coarse + guess + _cycle(target, grids[1:]), images)
-
-
-def _summed(images: Tensor) -> Tensor:
-    """Sums of four pixels; beyond the edges of an odd image all is 0."""
-    odd = (0, images.shape[-1] % 2, 0, images.shape[-2] % 2)
-    return avg_pool2d(pad(images, odd) if any(odd) else images, 2, divisor_override=1)
-
-
-def _doubled(images: Tensor, like: Tensor) -> Tensor:
-    """Twice as many rows and columns, as many as `like` has."""
-    fine = interpolate(images, scale_factor=2, mode="bilinear", align_corners=False)
-    return fine[..., : like.shape[-2], : like.shape[-1]]
-
-
-def _neighbours(values: Tensor) -> Tensor:
-    """Weighted sum of the eight neighbours, 1/6 direct and 1/12 diagonal, of what is inside.
-
-    On a CPU a convolution of each channel is ten times slower than sums of shifted images.
-    """
-    if values.device.type == "cpu":
-        padded = pad(values, (1, 1, 1, 1))
-        rows = (padded[..., :-2] + padded[..., 2:]).add_(padded[..., 1:-1], alpha=2)
-        both = (rows[..., :-2, :] + rows[..., 2:, :]).add_(rows[..., 1:-1, :], alpha=2)
-        return both.sub_(values, alpha=4).div_(12)
-    planes = values.reshape(1, -1, *values.shape[-2:])
-    kernel = _weights(values.dtype, values.device).expand(planes.shape[1], 1, 3, 3)
-    return conv2d(planes, kernel, padding=1, groups=planes.shape[1]).reshape(values.shape)
-
-
-@cache
-def _weights(kind: torch.dtype, device: torch.device) -> Tensor:
-    """Of the eight neighbours: kept on the device, which would be waited for at each copy."""
-    weights = torch.tensor([[1, 2, 1], [2, 0, 2], [1, 2, 1]], dtype=torch.float64) / 12
-    with torch.inference_mode(False):
-        return placed(weights.to(kind), device)
-
-
 def _gaussian(side: int, sigma: float) -> Tensor:
     """The weights of every pixel of a line in every blurred one, mirrored at the ends.
 
@@ -342,15 +174,6 @@ def _gaussian(side: int, sigma: float) -> Tensor:
     places = side - 1 - (side - 1 - places).abs()
     line = torch.zeros(side, side, dtype=torch.float64)
     return line.scatter_add_(1, places, (weights / weights.sum()).expand(side, -1))
-
-
-def _dot(left: Tensor, right: Tensor) -> Tensor:
-    return (left * right).sum(dim=(2, 3), keepdim=True)
-
-
-def _square(values: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(values, dim=(2, 3), keepdim=True)
-    return norm.square()
 
 
 def _spread(images: Tensor) -> Tensor:
