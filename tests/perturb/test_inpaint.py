@@ -37,6 +37,8 @@ for size, share in (((13, 70), 0.7), ((8, 4), 0.5), ((3, 8), 0.5)):
     (plain, *below), (kernel, *kernels) = grids(Grid, hole), grids(KernelGrid, hole)
     known, missing = (1 - hole) * normal(2, 2, *size), hole * normal(2, 2, *size)
     one, other = hole * normal(2, 2, *size), hole * normal(2, 2, *size)
+    equal(kernel.total(one), plain.total(one))
+    equal(kernel.square(one), plain.square(one))
     equal(kernel.target(known), plain.target(known))
     equal(kernel.lack(missing, one), plain.lack(missing, one))
     if below:
@@ -56,6 +58,9 @@ for size, share in (((13, 70), 0.7), ((8, 4), 0.5), ((3, 8), 0.5)):
     for got, expected in zip(ours, theirs):
         equal(got, expected)
     print("equal", *size)
+
+many = normal(2, 3, 40, 60)  # more than a program adds up
+equal(KernelGrid.total(many), Grid.total(many))
 
 images, mask = normal(2, 2, 9, 20), torch.rand(2, 1, 9, 20, generator=drawn) < 0.8
 filled = {}

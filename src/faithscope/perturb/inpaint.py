@@ -37,7 +37,8 @@ def interpolate_missing(
     """
     hole = mask.to(images.dtype)
     known = 1 - hole
-    centre = _dot(images, known) / known.sum(dim=(2, 3), keepdim=True).clamp_min(1)
+    count = known.sum(dim=(2, 3), keepdim=True).clamp_min(1)
+    centre = _kind_of_grid(hole).total(images * known) / count
     solved = (known * (images - centre)).contiguous()
     for part, is_scattered in _parts(hole, images[0].numel()):
         found = _solved(solved[part], hole[part], is_scattered, tolerance, max_iterations)
@@ -75,6 +76,17 @@ class Grid:
         self.degree = _neighbours(torch.ones_like(hole[:1]))
         self.share = hole / self.degree
 
+    @staticmethod
+    def total(values: Tensor) -> Tensor:
+        """The sum of each plane."""
+        return values.sum(dim=(2, 3), keepdim=True)
+
+    @staticmethod
+    def square(values: Tensor) -> Tensor:
+        """The sum of each plane's squares."""
+        norm: Tensor = torch.linalg.vector_norm(values, dim=(2, 3), keepdim=True)
+        return norm.square()
+
     def system(self, values: Tensor) -> Tensor:
         """The left-hand side of the equations of the missing pixels, 0 elsewhere."""
         made = _neighbours(values).addcmul_(self.degree, values, value=-1)
@@ -110,7 +122,7 @@ class Grid:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The residual after a cycle, and its products with `applied` and the residual."""
         made = residual if is_scattered else self.cycle(residual, below)
-        return made, _dot(applied, made), _dot(residual, made)
+        return made, self.total(applied * made), self.total(residual * made)
 
     def turned(
         self, corrected: Tensor, ratio: Tensor, direction: Tensor
@@ -118,7 +130,7 @@ class Grid:
         """The next direction, the system applied to it, and the product of both."""
         direction = torch.addcmul(corrected, ratio, direction)
         applied = self.system(direction)
-        return direction, applied, _dot(direction, applied)
+        return direction, applied, self.total(direction * applied)
 
     def step(
         self, solution: Tensor, residual: Tensor, direction: Tensor, applied: Tensor, size: Tensor
@@ -126,7 +138,7 @@ class Grid:
         """Go that far in a direction, in place; the residual's square."""
         solution.addcmul_(size, direction)
         residual.addcmul_(size, applied, value=-1)
-        return _square(residual)
+        return self.square(residual)
 
 
 def _grids(hole: Tensor) -> list[Grid]:
@@ -162,7 +174,7 @@ def _solved(
     target, solution = grid.target(images), _first_guess(images, grid, below)
     residual = grid.lack(target, solution)
     direction, applied = torch.zeros_like(images), torch.zeros_like(images)
-    energy, enough = _square(residual), tolerance**2 * _square(target)
+    energy, enough = grid.square(residual), tolerance**2 * grid.square(target)
     size = slope = torch.zeros_like(energy)
     every = 1 if images.device.type == "cpu" else 2  # elsewhere a look at the energy waits for it
     for iteration in range(max_iterations):
@@ -222,12 +234,3 @@ def _weights(kind: torch.dtype, device: torch.device) -> Tensor:
     weights = torch.tensor([[1, 2, 1], [2, 0, 2], [1, 2, 1]], dtype=torch.float64) / 12
     with torch.inference_mode(False):
         return placed(weights.to(kind), device)
-
-
-def _dot(left: Tensor, right: Tensor) -> Tensor:
-    return (left * right).sum(dim=(2, 3), keepdim=True)
-
-
-def _square(values: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(values, dim=(2, 3), keepdim=True)
-    return norm.square()

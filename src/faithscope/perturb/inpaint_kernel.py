@@ -22,6 +22,8 @@ from faithscope.perturb.inpaint import Grid
 
 TILE = {"ROWS": 8, "COLUMNS": 64}
 """Pixels of a program."""
+ADDED = 1024
+"""Numbers that a program adds up."""
 
 
 class KernelGrid(Grid):
@@ -33,6 +35,14 @@ class KernelGrid(Grid):
         height, width = hole.shape[-2:]
         self.size = height, width
         self.tiles = triton.cdiv(height, TILE["ROWS"]) * triton.cdiv(width, TILE["COLUMNS"])
+
+    @staticmethod
+    def total(values: Tensor) -> Tensor:
+        return _total(values.flatten(2))
+
+    @staticmethod
+    def square(values: Tensor) -> Tensor:
+        return _total(values.square().flatten(2))
 
     def target(self, known: Tensor) -> Tensor:
         known = known.contiguous()
@@ -106,8 +116,29 @@ class KernelGrid(Grid):
         kernel[grid](*given, *self.size, CHANNELS=channels, **TILE, **options, num_warps=4)
 
 
-def _total(sums: Tensor) -> Tensor:
-    return sums.sum(-1)[..., None, None]
+def _total(values: Tensor) -> Tensor:
+    """Sums of [B, C, N] as [B, C, 1, 1], in an order that N alone decides.
+
+    That of torch depends on how many sums there are, and so on the batch.
+    """
+    values = values.contiguous()
+    while values.shape[-1] > 1:
+        count = values.shape[-1]
+        room = min(ADDED, triton.next_power_of_2(count))
+        parts = triton.cdiv(count, room)
+        made = values.new_empty(*values.shape[:-1], parts)
+        _added[made.numel() // parts, parts](values, made, count, ROOM=room, num_warps=4)
+        values = made
+    return values[..., None]
+
+
+@triton.jit
+def _added(values, made, count, ROOM: tl.constexpr):
+    """The sum of a part of a row."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = part * ROOM + tl.arange(0, ROOM)
+    found = tl.load(values + row * count + at, mask=at < count, other=0.0)
+    tl.store(made + row * tl.num_programs(1) + part, tl.sum(found))
 
 
 @triton.jit
