@@ -20,7 +20,7 @@ from functools import partial
 
 import timm
 import torch
-from overhead import bare_forwards, calls, seconds
+from overhead import bare_forwards, calls, random_model, seconds
 
 import faithscope as fs
 
@@ -39,8 +39,7 @@ def main() -> None:
     if options.threads or options.device == "cpu":
         torch.set_num_threads(options.threads or 1)
     generator = torch.Generator().manual_seed(0)
-    module = timm.create_model(options.model).eval().to(options.device)
-    model = fs.wrap(module, mean=(0.5,) * 3, std=(0.5,) * 3, name=options.model)
+    model = random_model(options.model, options.device)
     size = model.input_size or (224, 224)
     images = torch.randn(options.images, 3, *size, generator=generator)
     grid = model.require_grid(images, "The benchmark")

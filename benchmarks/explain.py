@@ -19,8 +19,8 @@ import platform
 import time
 from typing import Any
 
-import timm
 import torch
+from overhead import random_model
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -57,7 +57,7 @@ def main() -> None:
     if options.threads or options.device == "cpu":
         torch.set_num_threads(options.threads or 1)
     torch.manual_seed(0)
-    model = fs.wrap(timm.create_model(options.model).eval().to(options.device), name=options.model)
+    model = random_model(options.model, options.device)
     methods = [
         method.made_in(options.explain_precision, model)
         for method in resolve_methods(options.methods.split(","))

@@ -153,14 +153,20 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     return line
 
 
+def random_model(name: str, device: str) -> Model:
+    """A model of timm's whose weights are drawn on the device, where that takes no time."""
+    with torch.device(device):
+        module = timm.create_model(name).eval()
+    return fs.wrap(module, mean=(0.5,) * 3, std=(0.5,) * 3, name=name)
+
+
 def images(options: argparse.Namespace) -> tuple[Model, Tensor, dict[str, Tensor]]:
     """A bundled model or one of timm's with random weights, random images and maps of them."""
     generator = torch.Generator().manual_seed(0)
     if ":" in options.model:
         model = fs.load_model(options.model, device=options.device)
     else:
-        module = timm.create_model(options.model).eval().to(options.device)
-        model = fs.wrap(module, mean=(0.5,) * 3, std=(0.5,) * 3, name=options.model)
+        model = random_model(options.model, options.device)
     size = model.input_size or (224, 224)
     made = torch.randn(options.images, 3, *size, generator=generator)
     shape = model.require_grid(made, "--patch-maps") if options.patch_maps else size

@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import timm
 import torch
+from overhead import random_model
 from torch import Tensor
 
 import faithscope as fs
@@ -42,8 +42,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(1)
-    module = timm.create_model(options.model).eval().to(options.device)
-    model = fs.wrap(module, mean=(0.5,) * 3, std=(0.5,) * 3, name=options.model)
+    model = random_model(options.model, options.device)
     size = model.input_size or (224, 224)
     images = torch.randn(options.images, 3, *size, generator=torch.Generator().manual_seed(0))
     found = quantus(model, images) if options.quantus else whole(model, images, options)
