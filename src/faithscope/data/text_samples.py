@@ -66,6 +66,7 @@ COLUMNS = {"text": "", "auxiliary": "", "label": ""}
 GIVE = "give strings, pairs, a file (.csv, .tsv, .jsonl), a data set or tokens (input_ids)"
 BUNDLED = {"sst": "200 test sentences of the Stanford Sentiment Treebank, for text models."}
 """Texts that come with the package."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 NONE_GIVEN = "There are no texts: give at least one."
 
 
@@ -95,7 +96,7 @@ class Item:
     @property
     def is_unicode(self) -> bool:
         """Whether its characters are all characters."""
-        return not any("\ud800" <= letter <= "\udfff" for text in self.texts for letter in text)
+        return not any(map(_SURROGATE.search, self.texts))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

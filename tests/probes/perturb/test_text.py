@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 import faithscope as fs
 from conftest import assert_same_scores
+from disasters import cards_in
 from faithscope.metrics import METRICS, resolve_metrics
 from faithscope.models.text_model import TextModel
 from faithscope.perturb import Span, order_units
@@ -264,8 +266,17 @@ def test_scores_do_not_depend_on_batches_order_or_shards(fill, monkeypatch):
     assert all(whole[key] == pytest.approx(value, abs=1e-9) for key, value in some.items())
 
 
-def test_a_run_that_was_stopped_resumes_with_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr(probe, "SHARD", 3)
+def test_texts_on_a_gpu_make_larger_tasks():
+    def together(modality: str, device: str) -> int:
+        return probe._together(SimpleNamespace(modality=modality, device=torch.device(device)))
+
+    assert together("text", "cuda") > together("text", "cpu") == together("image", "cuda")
+
+
+@pytest.mark.parametrize("shard", [2, 5])
+def test_a_run_that_was_stopped_resumes_with_the_same_bits(tmp_path, monkeypatch, shard):
+    """Also where tasks would be larger now, as on another device."""
+    monkeypatch.setattr(probe, "SHARD", 2)
     name = save_classifier(tmp_path / "model")
     options = {"metrics": "registered", "fill": "drop", "units": "words"}
     whole = fs.evaluate(name, list(TEXTS), "gradient", **options)
@@ -281,7 +292,10 @@ def test_a_run_that_was_stopped_resumes_with_the_same_bits(tmp_path, monkeypatch
         patch.setattr(worker, "ask_shard", stops)
         with pytest.raises(KeyboardInterrupt):
             fs.evaluate(name, list(TEXTS), "gradient", out=tmp_path / "run", **options)
+    assert cards_in(tmp_path / "run") == 1
+    monkeypatch.setattr(probe, "SHARD", shard)
     resumed = fs.evaluate(name, list(TEXTS), "gradient", out=tmp_path / "run", **options)
+    assert resumed.manifest.plan.shard == 2
     for table in ("scores", "responses", "maps", "spans", "samples"):
         assert resumed.tables[table].equals(whole.tables[table]), table
     with refused("another"):

@@ -46,6 +46,11 @@ class GivenMaps:
             photos = {*batch.photos}
             photo = photos.pop() if len(photos) == 1 else None
             return self._fitted(_taken(self.values, batch.positions), batch, model, photo)
+        if model.modality == "text":
+            each = zip(batch.positions, batch.samples, strict=True)
+            rows = [self._one(position, sample).reshape(-1) for position, sample in each]
+            if {len(row) for row in rows} == {batch.images.shape[-1]}:
+                return torch.stack(rows)[:, None]
         found = []
         for one in batch.split(1):
             photo = one.photos[0] if one.photos else None

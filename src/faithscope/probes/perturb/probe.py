@@ -77,7 +77,9 @@ from faithscope.verdicts.sentences import probabilities
 
 T = TypeVar("T")
 SHARD = 64
-"""Images that are planned together."""
+"""Images or texts that are planned together."""
+TEXTS_ON_GPU = 256
+"""The same for texts there: passes are so short that what a shard costs beside them would show."""
 Tasks = list[Task] | Iterator[Task]
 
 
@@ -145,7 +147,7 @@ class PerturbProbe:
         most = _most_units(model, data, n, request.units)
         check_resolution(metrics, k, most, request.units)
         say_what_the_cpu_does(model.device)
-        shard = max(1, min(SHARD, (1 << 27) // (len(chosen.columns) * n)))
+        shard = max(1, min(_together(model), (1 << 27) // (len(chosen.columns) * n)))
         per_image = passes_per_image(metrics, most, len(chosen.columns), k=k)
         forward, size = _tried_out(model, request, placed(images, model.device))
         if request.compile and request.batch_size == "auto":
@@ -214,9 +216,11 @@ class PerturbProbe:
         plan = planned.plan.model_copy(update={"given": given})
         if there is None or not isinstance(before := there.request, Perturb):
             return replace(planned, plan=plan)
-        plan = plan.model_copy(
-            update={"threads": there.threads, "explain_batch": there.explain_batch}
-        )
+        same = {name: getattr(there, name) for name in ("threads", "explain_batch", "shard")}
+        if there.shard != plan.shard and isinstance(planned.tasks, list):
+            planned = replace(planned, tasks=_cut_anew(planned.tasks, worker.data, there.shard))
+            worker = replace(worker, read={})
+        plan = plan.model_copy(update=same)
         setup, changes = worker.setup, dict[str, Any]()
         if request.precision == "auto" and before.precision != setup.forward.precision:
             changes["precision"] = before.precision
@@ -420,6 +424,18 @@ def _tasks(data: ImageData, shard: int, per_image: int) -> Tasks:
         tasks.append(_task(number, len(positions), per_image, offset, positions, data.noun))
         offset += len(positions)
     return tasks
+
+
+def _together(model: Model) -> int:
+    """How many images or texts are planned together, if their maps fit in memory."""
+    is_fast = model.modality == "text" and model.device.type == "cuda"
+    return TEXTS_ON_GPU if is_fast else SHARD
+
+
+def _cut_anew(tasks: Sequence[Task], data: ImageData, shard: int) -> Tasks:
+    """The same work in tasks of another size."""
+    about = tasks[0]
+    return _tasks(data, shard, int(about.cost["model passes"]) // len(about.arguments["positions"]))
 
 
 def _task(

@@ -21,7 +21,7 @@ from faithscope.probes.perturb.failures import FAILED, UNKNOWN, refuse_fatal, wa
 from faithscope.probes.perturb.precision import Forward
 
 Advance = Callable[[int], None]
-MOST_NUMBERS = 1 << 25
+MOST_NUMBERS = 1 << 27
 """In a batch of many small inputs on a GPU: more of them are not faster."""
 FEW_FILLED, MOST_FILLED = 32, 1.06
 """Batches of so few rows are not made smaller; how many times the rows asked for may be run."""
