@@ -2,9 +2,10 @@
 
     python benchmarks/gpu.py PART [DATA]
 
-The benchmarks of a part run in one process, one after the other, each within its time. `short` is
-of everything a little, in three minutes. DATA (data/ by default) holds sst/ and a folder minilm/
-(for `texts`), cifar10_test.npz with images and labels (for `truth`).
+The benchmarks of a part run in one process, one after the other, each within its time; nothing else
+should run on the GPU. `short` is of everything a little, in about five minutes. DATA (data/ by
+default) holds sst/ and a folder minilm/ (for `texts` and `short`, which need spaCy, too), and
+cifar10_test.npz with images and labels (for `truth`).
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ FORMATS = "--formats fp32 tf32 fp16 bf16"
 
 PARTS = {
     "short": f"""
-        40 overhead.py --images 128 --rounds 1 --model {BASE}
-        45 whole.py --images 64 --model {BASE}
+        50 overhead.py --images 128 --rounds 1 --model {BASE}
+        60 whole.py --images 64 --model {BASE}
         25 overhead.py --images 64 --rounds 1 --model {BASE} --fill inpaint
-        40 roar_images.py --models 8 24 --steps 24
+        90 roar_images.py --models 8 24 --steps 24
         25 drop.py --images 64 --rounds 1 --model {BASE}
         40 overhead.py --texts 2000 --maps 3 --rounds 1
         30 finetune.py --model hf:DATA/minilm --data sst:DATA/sst --models 12 --steps 30
