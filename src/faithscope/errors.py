@@ -131,12 +131,12 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> FaithscopeError:
     """
     names, name = sorted(valid), shortened(name, LONGEST_NAME)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
-    guess = f"did you mean '{close[0]}'? " if close else ""
+    guess = f": did you mean '{close[0]}'?" if close else "."
     shown = ", ".join(names)
     if len(names) > 40:
         nearest = get_close_matches(name, names, n=10, cutoff=0.0)
         shown = f"{', '.join(nearest)} and {len(names) - len(nearest)} more"
-    return FaithscopeError(f"Unknown {kind} '{name}': {guess}Valid: {shown}.")
+    return FaithscopeError(f"Unknown {kind} '{name}'{guess} Valid: {shown}.")
 
 
 def warn(text: str) -> None:

@@ -259,7 +259,7 @@ def test_long_texts_are_cut_with_a_warning():
 
 
 def test_one_text_of_one_token():
-    with refused("'saco' compares groups of units, and there is but one"):
+    with refused("'saco' compares groups of units, and there is only one unit"):
         fs.evaluate(MODEL, "good", "gradient")
     result = fs.evaluate(MODEL, "good", "gradient", ["aopc", "log_odds"])
     assert {*result.scores["flag"].to_pylist()} == {"degenerate"}

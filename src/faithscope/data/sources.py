@@ -136,10 +136,12 @@ def _load_named(name: str | Path, model: Model, limit: int | None, seed: int | N
     if is_pattern(str(name)):
         return matching_images(str(name), model, limit=limit, seed=seed)
     example = f"{name}:…" if name in SOURCES and name != "bundled" else "cifar10:FOLDER"
-    no_text = f", and {model.name} reads no texts" if " " in str(name).strip() else ""
+    is_text = " " in str(name).strip()
+    no_text = f", and {model.name} reads no texts" if is_text else ""
+    other = "for a text choose a model of texts, such as bundled:sst_text, else " * is_text
     raise FaithscopeError(
-        f"There is no folder or image {quoted(name)}{no_text}: give a path, a pattern such as "
-        f"'photos/*.jpg', 'bundled:cifar10' or '{example}'."
+        f"There is no folder or image {quoted(name)}{no_text}: {other}give a path, a pattern such "
+        f"as 'photos/*.jpg', 'bundled:cifar10' or '{example}'."
     )
 
 

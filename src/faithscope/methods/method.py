@@ -176,9 +176,9 @@ class Method:
         by = f"The method '{self.label}'"
         self.suits(model)
         if "statistics" in self.needs:
-            reason = "it reads the training split, which only retraining has"
+            reason = "only retraining has the training split that is read"
             raise FaithscopeError(
-                f"{by} cannot be run, since {reason}: use fs.roar.", reason=reason
+                f"{by} cannot be run, since {reason}: use fs.roar (faithscope roar).", reason=reason
             )
         if self.needs - OF_INPUT:
             vit = model.require_vit(by)

@@ -637,11 +637,13 @@ def _fetch(name: str, build: Callable[[], Any]) -> Any:
     except FaithscopeError:
         raise
     except Exception as error:
+        random = ", or pretrained=False (--no-pretrained) for random weights"
+        if name.startswith("hf:"):  # whose configuration could not be fetched, either
+            random = ""
         raise not_loaded(
             name,
             error,
-            "without a network give a local folder or checkpoint=FILE (--checkpoint FILE), or "
-            "pretrained=False (--no-pretrained) for random weights",
+            "without a network give a local folder or checkpoint=FILE (--checkpoint FILE)" + random,
         ) from None
 
 

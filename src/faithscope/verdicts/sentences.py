@@ -238,12 +238,20 @@ def stopping(stop: Stopping, word: str) -> str:
 
 
 def flags(found: Findings) -> list[str]:
-    """Which methods have scores with a flag; the flag says why they mean little."""
-    return [
-        f"{method}: {count} of {len(found.replicates)} {found.replicate.word}s flagged '{flag}'."
-        for (method, flag), count in sorted(_flagged(found).items())
-        if flag != CONSTANT
-    ]
+    """Which methods have scores with a flag, which says why they mean little."""
+    alike: dict[tuple[str, int], list[str]] = {}
+    for (method, flag), count in sorted(_flagged(found).items()):
+        if flag != CONSTANT:
+            alike.setdefault((flag, count), []).append(method)
+    total, said = len(found.replicates), []
+    for (flag, count), methods in alike.items():
+        whose = "all methods" if 1 < len(methods) == len(found.manifest.methods) else None
+        of = f"{count} of {total} {found.replicate.word}s"
+        said.append(f"{whose or ', '.join(methods)}: {of} flagged '{flag}'{_WHY.get(flag, '')}.")
+    return said
+
+
+_WHY = {"few_units": ", having fewer units than K (each is then a group of its own)"}
 
 
 def _constant(found: Findings) -> list[str]:

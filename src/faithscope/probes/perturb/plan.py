@@ -83,8 +83,8 @@ def check_resolution(
         if metric.groups_units and isinstance(resolution, int) and resolution > most_units:
             if most_units < 2:
                 raise FaithscopeError(
-                    f"The metric '{metric.label}' compares groups of units, and there is but one: "
-                    "leave it out."
+                    f"The metric '{metric.label}' compares groups of units, and there is only one "
+                    "unit: leave the metric out."
                 )
             other = ", or units='pixels'" if units == "patches" else ""
             raise FaithscopeError(

@@ -94,8 +94,9 @@ class ImageModality(Modality):
             units = units[0] // patch, units[1] // patch
         return data.framed(fill=chosen["fill"], units=units)
 
-    def granularity(self, method: Method) -> str:
-        return method.granularity
+    def granularity(self, method: Method, request: Retrain) -> str:
+        is_by_patch = self.open_options(request)["units"] == "patches"
+        return "patch" if is_by_patch else method.granularity
 
     def fingerprint(self, data: PixelData) -> str:
         """A hash of every pixel and label."""

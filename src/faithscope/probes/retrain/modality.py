@@ -41,7 +41,7 @@ class Modality(Protocol):
     def encode(self, learner: Learner, source: Any, request: Retrain) -> Any:
         """The data as the learner takes it."""
 
-    def granularity(self, method: Method) -> str:
+    def granularity(self, method: Method, request: Retrain) -> str:
         """How fine the scores of a measure are."""
 
     def fingerprint(self, data: Any) -> str:

@@ -122,7 +122,7 @@ class RetrainProbe:
             data=Named(
                 name=data.name, fingerprint=modality.fingerprint(data), samples=len(data.test)
             ),
-            methods=_method_cards(modality, chosen),
+            methods=_method_cards(modality, request, chosen),
             metrics=metric_cards(metrics, source.metric),
             left_out=left_out,
             given={"metric": source.metric, "selection": source.selection},
@@ -330,12 +330,14 @@ def metric_cards(metrics: Sequence[TrainingMetric], test_metric: str) -> tuple[M
     )
 
 
-def _method_cards(modality: Modality, measures: Sequence[Method]) -> tuple[MethodCard, ...]:
+def _method_cards(
+    modality: Modality, request: Retrain, measures: Sequence[Method]
+) -> tuple[MethodCard, ...]:
     return tuple(
         MethodCard.of(
             method,
             modality=modality.name,
-            granularity=modality.granularity(method),
+            granularity=modality.granularity(method, request),
             is_random=method.label == BASELINE,  # any other is measured by it
             reads_model=method.reads_model,
             matched_random=None if method.label == BASELINE else BASELINE,

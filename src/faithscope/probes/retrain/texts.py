@@ -80,7 +80,7 @@ class TextModality(Modality):
             )
         return tokens
 
-    def granularity(self, method: Method) -> str:
+    def granularity(self, method: Method, request: Retrain) -> str:
         return "token"
 
     def fingerprint(self, data: TokenData) -> str:
