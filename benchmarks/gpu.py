@@ -3,7 +3,7 @@
     python benchmarks/gpu.py PART [DATA]
 
 The benchmarks of a part run in one process, one after the other, each within its time; nothing else
-should run on the GPU. `short` is of everything a little, in about five minutes. DATA (data/ by
+should run on the GPU. `short` is of everything a little, in eight minutes at most. DATA (data/ by
 default) holds sst/ and a folder minilm/ (for `texts` and `short`, which need spaCy, too), and
 cifar10_test.npz with images and labels (for `truth`).
 """
@@ -40,7 +40,7 @@ PARTS = {
         40 overhead.py --images 64 --rounds 1 --model {BASE} --fill noise blur
     """,
     "speed": f"""
-        200 overhead.py --images 256 --model {BASE} {LARGE} --pictures 1000 0
+        160 overhead.py --images 256 --model {BASE} {LARGE} --pictures 1000 0
         120 overhead.py --images 256 --rounds 1 --model {BASE} --fill noise blur inpaint
         60 overhead.py --images 128 --rounds 1 --model {BASE} --fill inpaint --patch-maps
         120 overhead.py --images 256 --model {BASE} --compile

@@ -86,7 +86,8 @@ def perturb(
         raise FaithscopeError(f"'{data}' is not the data of '{run}': give what it was trained on.")
     worker: Any = prepared.planned.worker
     learner = worker.learner
-    for seed, fill in product(seeds or result.trained.seeds, fills or _fills(learner)):
+    fills = fills or _fills(learner, masked.get("units"))
+    for seed, fill in product(seeds or result.trained.seeds, fills):
         out = perturbed(run) / f"seed{seed}-{fill}"
         options: Row = {"metrics": [*METRICS], "target": "label", "fill": fill, "pictures": 0}
         options |= {"limit": samples, "out": out}
@@ -105,8 +106,10 @@ def perturbed(run: Path) -> Path:
     return run.with_name(f"{run.resolve().name}_perturbed")
 
 
-def _fills(learner: Any) -> list[str]:
-    return list(FILLS.of(getattr(learner, "modality", "text")))
+def _fills(learner: Any, units: str | None) -> list[str]:
+    """All that suit the units: patches can leave a sequence, pixels cannot."""
+    known = FILLS.of(getattr(learner, "modality", "text"))
+    return [name for name, fill in known.items() if units != "pixels" or not fill.drops]
 
 
 # The comparison
@@ -116,6 +119,7 @@ def summarise(run: Path) -> Row:
     """Rankings by both probes, and how far they agree."""
     (retrained,) = fs.load_results(run).results.values()
     runs = fs.load_results(perturbed(run)).results
+    check(run, retrained, runs)
     methods = [name for name, card in retrained.manifest.methods.items() if not card.is_random]
     seeds = list(retrained.trained.seeds)
     racu = racu_by_seed(retrained, methods, seeds)
@@ -156,6 +160,25 @@ def summarise(run: Path) -> Row:
         "perturbation": table(judged),
         "correlations": table(rows),
     }
+
+
+def check(run: Path, retrained: fs.Result, runs: Mapping[str, fs.Result]) -> None:
+    """Refuse perturbed runs that lack a seed, or were not made alike of the models of this run."""
+    fills = {name.partition("-")[2] for name in runs}
+    for fill, seed in product(sorted(fills), retrained.trained.seeds):
+        name = f"seed{seed}-{fill}"
+        if name not in runs:
+            raise FaithscopeError(f"'{perturbed(run)}' has no '{name}': run perturb to its end.")
+        model = fs.load_model(f"run:{run}(seed={seed})", device="cpu")
+        if runs[name].manifest.plan.model.fingerprint != model.fingerprint:
+            raise FaithscopeError(
+                f"'{name}' is of another model than that of '{run}': run perturb again."
+            )
+    first = next(iter(runs.values()))
+    for name, result in runs.items():
+        same = {**protocol(result), "fill": protocol(first)["fill"]} == protocol(first)
+        if not same or result.manifest.data.samples != first.manifest.data.samples:
+            raise FaithscopeError(f"'{name}' has other samples or another protocol than others.")
 
 
 def scores_of_models(result: fs.Result) -> Row:
@@ -353,10 +376,10 @@ def draw_ranks(axes: Axes, study: Row) -> None:
     values = {
         judge: np.array([row[name] for name in names], float) for judge, row in scores.items()
     }
-    places = {judge: rankdata(-own) for judge, own in values.items()}
+    places = {judge: rankdata(-own, nan_policy="omit") for judge, own in values.items()}
     for number, name in enumerate(names):
         y, short = [-own[number] for own in places.values()], name.partition("(")[0]
-        colour = MUTED if name == "random" else SERIES[number]
+        colour = MUTED if name == "random" else SERIES[number % len(SERIES)]
         axes.plot(y, "--o" if name == "random" else "-o", color=colour, markersize=4)
         axes.text(-0.15, y[0], short, color=colour, ha="right", va="center", size=8)
         axes.text(len(y) - 0.85, y[-1], short, color=colour, va="center", size=8)
@@ -375,7 +398,8 @@ def judged(study: Row) -> tuple[str, dict[str, Row]]:
     found = {"RACU": dict(zip(ranked(study), mean_racu(study), strict=True))}
     for metric in METRICS:
         own = [row for row in rows if (row["fill"], row["metric"]) == (fill, metric)]
-        found[metric] = {name: float(np.mean([row[name] for row in own])) for name in ranked(study)}
+        means = {name: np.array([row[name] for row in own], float).mean() for name in ranked(study)}
+        found[metric] = means
     return fill, found
 
 

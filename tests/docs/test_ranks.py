@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,6 +92,35 @@ def test_other_data_is_refused(run, tmp_path):
     other = array_file(tmp_path, seed=5)
     with refused("is not the data of"):
         ranks.main(["perturb", str(folder), "--data", other, "--device", "cpu"])
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        ("missing", "has no 'seed1-drop': run perturb to its end"),
+        ("fewer", "'seed1-drop' has other samples or another protocol"),
+        ("swapped", "'seed1-drop' is of another model"),
+    ],
+)
+def test_perturbed_runs_that_do_not_fit_are_refused(run, tmp_path, harm, said):
+    folder, data = run
+    for name in ("ranks", "ranks_perturbed"):
+        shutil.copytree(folder.with_name(name), tmp_path / name)
+    place = tmp_path / "ranks_perturbed" / "seed1-drop"
+    shutil.rmtree(place)
+    if harm == "swapped":
+        shutil.copytree(place.with_name("seed0-drop"), place)
+    elif harm == "fewer":
+        only = ("--samples", "4", "--fills", "drop", "--seeds", "1", "--device", "cpu")
+        ranks.main(["perturb", str(tmp_path / "ranks"), "--data", data, *only])
+    with refused(said):
+        ranks.main(["summarise", str(tmp_path / "ranks"), "--out", str(tmp_path)])
+
+
+def test_patches_alone_can_be_dropped():
+    images, texts = SimpleNamespace(modality="image"), SimpleNamespace()
+    assert "drop" not in ranks._fills(images, "pixels")
+    assert "drop" in ranks._fills(images, "patches") and "drop" in ranks._fills(texts, None)
 
 
 def test_correlations_are_of_ranks_seed_by_seed():

@@ -87,6 +87,16 @@ def test_the_kernels_equal_the_operations_of_torch():
     assert done.stdout.split("\n")[:-1] == [*sizes, "filled"]
 
 
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not made for this platform")
+def test_where_kernels_cannot_be_made_the_operations_of_torch_are_used():
+    from faithscope.perturb import inpaint
+
+    inpaint._kernels.cache_clear()
+    with pytest.warns(UserWarning, match="filled without kernels of Triton, slower: "):
+        assert inpaint._kernels(torch.device("cpu")) is inpaint.Grid  # no GPU for Triton, either
+    inpaint._kernels.cache_clear()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_a_gpu_fills_what_a_cpu_fills():
     from faithscope.perturb.inpaint import interpolate_missing

@@ -181,12 +181,14 @@ def _mnist(place: str, options: Mapping[str, Any]) -> ImageSplits:
         split: (_idx(root, f"{own}-images-idx3-ubyte"), _idx(root, f"{own}-labels-idx1-ubyte"))
         for split, own in (("train", "train"), ("test", "t10k"))
     }
-    return _of_arrays(root.name, arrays)
+    return _of_arrays(root.resolve().name, arrays)
 
 
 def _idx(root: Path, name: str) -> np.ndarray:
     """An array of bytes: two zeros, 8 (bytes), the number of axes, their lengths, the values."""
     file = next((f for f in (root / name, root / f"{name}.gz") if f.is_file()), None)
+    if not root.is_dir():
+        raise FaithscopeError(f"There is no folder '{root}': check the path.")
     if file is None:
         raise FaithscopeError(
             f"The folder '{root}' has no {name} or {name}.gz: the four files of MNIST are needed."
@@ -196,7 +198,7 @@ def _idx(root: Path, name: str) -> np.ndarray:
         held = gzip.decompress(held) if file.suffix == ".gz" else held
         if held[:3] != b"\0\0\x08":
             raise ValueError("it does not begin as an IDX file of bytes")
-        sizes = np.frombuffer(held, ">i4", count=held[3], offset=4)
+        sizes = np.frombuffer(held, ">u4", count=held[3], offset=4)
         return np.frombuffer(held, np.uint8, offset=4 + 4 * len(sizes)).reshape(sizes)
     except (ValueError, IndexError, OSError, EOFError, zlib.error) as error:
         raise FaithscopeError(
@@ -259,7 +261,7 @@ def _folder(root: Path) -> ImageSplits:
                     labels.append(classes.index(folder.name))
         if images:
             arrays[split] = (np.stack(images), np.array(labels))
-    return _of_arrays(root.name, arrays, classes)
+    return _of_arrays(root.resolve().name, arrays, classes)
 
 
 def _mosaics(root: Path) -> ImageSplits:
@@ -280,7 +282,8 @@ def _mosaics(root: Path) -> ImageSplits:
             )
         arrays[split] = (np.concatenate([tiles_of(held, side) for held in pictures]), labels)
     file = root / "classes.txt"
-    return _of_arrays(root.name, arrays, file.read_text().split() if file.is_file() else None)
+    name = root.resolve().name
+    return _of_arrays(name, arrays, file.read_text().split() if file.is_file() else None)
 
 
 def _folders(root: Path) -> list[Path]:

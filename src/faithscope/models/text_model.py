@@ -236,7 +236,8 @@ class TextModel(Model):
         if is_cut:
             how = {"truncation": True, "max_length": self.max_length}
         made = self.tokenizer(*map(list, zip(*texts, strict=True)), **how)
-        self._learn_names(chain.from_iterable(made["input_ids"]))
+        if self.units == "tokens":
+            self._learn_names(chain.from_iterable(made["input_ids"]))
         is_long = [len(ids) > self.max_length for ids in made["input_ids"]]
         cut = iter(self._encode([*compress(texts, is_long)], is_cut=True))
         types = made.get("token_type_ids") or [None] * len(texts)
@@ -294,10 +295,9 @@ class TextModel(Model):
     def _learn_names(self, tokens: Iterable[int]) -> None:
         """What many tokens are called, which is much faster than one by one."""
         new = [*({*tokens} - self._names.keys())]
-        if (backend := getattr(self.tokenizer, "backend_tokenizer", None)) is not None:
-            texts = backend.decode_batch([[token] for token in new], skip_special_tokens=False)
-        else:
-            texts = [self.tokenizer.decode([token]) for token in new]
+        texts = self.tokenizer.backend_tokenizer.decode_batch(
+            [[token] for token in new], skip_special_tokens=False
+        )
         names = map(str, self.tokenizer.convert_ids_to_tokens(new))
         for token, read, name in zip(new, texts, names, strict=True):
             is_plain = read.strip() and "\N{REPLACEMENT CHARACTER}" not in read

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
 
+from faithscope.errors import said, warn
 from faithscope.models.device import placed
 
 CACHED = 1 << 19
@@ -155,10 +156,23 @@ def _grids(hole: Tensor) -> list[Grid]:
 
 def _kind_of_grid(hole: Tensor) -> type[Grid]:
     """Kernels where there are any: on a CUDA GPU, of float32."""
-    if hole.device.type != "cuda" or hole.dtype != torch.float32 or find_spec("triton") is None:
+    if hole.device.type != "cuda" or hole.dtype != torch.float32:
+        return Grid
+    return _kernels(hole.device)
+
+
+@cache
+def _kernels(device: torch.device) -> type[Grid]:
+    """The kernels if they can be made for a device, which is tried once."""
+    if find_spec("triton") is None:
         return Grid
     from faithscope.perturb.inpaint_kernel import KernelGrid
 
+    try:
+        KernelGrid.total(torch.ones(1, 1, 2, 2, device=device))
+    except Exception as error:  # no compiler, or a GPU that Triton does not know
+        warn(f"Missing pixels are filled without kernels of Triton, slower: {said(error)}.")
+        return Grid
     return KernelGrid
 
 

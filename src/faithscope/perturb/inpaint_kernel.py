@@ -113,7 +113,8 @@ class KernelGrid(Grid):
         """Run a kernel for every tile of every plane at this resolution."""
         grid = planes.shape[0] * planes.shape[1], self.tiles
         channels = planes.shape[1]
-        kernel[grid](*given, *self.size, CHANNELS=channels, **TILE, **options, num_warps=4)
+        with torch.cuda.device_of(planes):  # where kernels are run is not read off their tensors
+            kernel[grid](*given, *self.size, CHANNELS=channels, **TILE, **options, num_warps=4)
 
 
 def _total(values: Tensor) -> Tensor:
@@ -127,7 +128,8 @@ def _total(values: Tensor) -> Tensor:
         room = min(ADDED, triton.next_power_of_2(count))
         parts = triton.cdiv(count, room)
         made = values.new_empty(*values.shape[:-1], parts)
-        _added[made.numel() // parts, parts](values, made, count, ROOM=room, num_warps=4)
+        with torch.cuda.device_of(values):
+            _added[made.numel() // parts, parts](values, made, count, ROOM=room, num_warps=4)
         values = made
     return values[..., None]
 

@@ -19,6 +19,7 @@ from faithscope.data.labelled_images import load_labelled
 from faithscope.data.pictures import example_name
 from faithscope.methods import METHODS, method
 from faithscope.models.vit_pack import ViTShape, answer, flatten, initial, unflatten
+from faithscope.probes.retrain import vit
 from faithscope.probes.retrain.images import PRESET
 from faithscope.probes.retrain.learner import Recipe
 from faithscope.probes.retrain.vit import (
@@ -173,16 +174,43 @@ class TestThePack:
         assert fine.scores["accuracy"] == alone.finish()[0].scores["accuracy"]
 
     def test_the_compiled_loss_is_the_plain_one(self):
-        from faithscope.probes.retrain.vit import pack_loss
-
         own = learner()
         training = own.begin([data_of(own)] * 2, [0, 1])
         rows, moves = training.draws(0)
-        plain = training._descend(pack_loss, rows[0], moves[0])
+        plain = training._descend(vit.pack_loss, rows[0], moves[0])
         gradient = training.parameters["heavy"].grad.clone()
-        traced = torch.compile(pack_loss, dynamic=False, fullgraph=True, backend="aot_eager")
+        traced = vit._compiled("aot_eager")
         assert torch.equal(training._descend(traced, rows[0], moves[0]), plain)
         assert torch.equal(training.parameters["heavy"].grad, gradient)
+
+    def test_one_program_serves_packs_of_all_sizes_and_depends_on_nothing_before(self):
+        made: list[list[list[str]]] = []
+
+        def backend(graph: torch.fx.GraphModule, _: object) -> object:
+            nodes = [n for n in graph.graph.nodes if n.op == "placeholder"]
+            seen = [n.meta["example_value"] for n in nodes]
+            made.append([[*map(str, v.shape)] for v in seen if isinstance(v, torch.Tensor)])
+            return graph.forward
+
+        def train_packs(count: int, *models: int) -> None:
+            own = learner()
+            data = own.encode(load_labelled(corner_images(count)))
+            for number in models:
+                training = own.begin([data] * number, list(range(number)))
+                rows, moves = training.draws(0)
+                training._descend(loss, rows[0], moves[0])
+
+        loss = vit._compiled(backend)
+        train_packs(48, 4, 3, 2)
+        assert len(made) == 1
+        train_packs(64, 4, 3)
+        assert len(made) == 2
+        torch._dynamo.reset()
+        vit._compiled.cache_clear()
+        loss = vit._compiled(backend)
+        train_packs(64, 4)
+        fixed = [[side for side in shape if side.isdigit()] for shape in made[1]]
+        assert fixed == [[side for side in shape if side.isdigit()] for shape in made[2]]
 
 
 @pytest.mark.parametrize(("gibibytes", "models"), [(139, 24), (24, 11), (8, 3), (1, 1)])

@@ -135,7 +135,7 @@ class PerturbProbe:
             )
         else:
             maps = {}
-        first = _begin(data)
+        first = _begin(data, _together(model))
         images = first.example.images
         _check_classes(model, images, data, target)
         fill = FILLS.of(model.modality)[request.fill]
@@ -216,10 +216,10 @@ class PerturbProbe:
         plan = planned.plan.model_copy(update={"given": given})
         if there is None or not isinstance(before := there.request, Perturb):
             return replace(planned, plan=plan)
-        same = {name: getattr(there, name) for name in ("threads", "explain_batch", "shard")}
-        if there.shard != plan.shard and isinstance(planned.tasks, list):
+        same = {name: getattr(there, name) for name in ("threads", "explain_batch")}
+        if there.shard != plan.shard and isinstance(planned.tasks, list):  # not what is read once
             planned = replace(planned, tasks=_cut_anew(planned.tasks, worker.data, there.shard))
-            worker = replace(worker, read={})
+            worker, same["shard"] = replace(worker, read={}), there.shard
         plan = plan.model_copy(update=same)
         setup, changes = worker.setup, dict[str, Any]()
         if request.precision == "auto" and before.precision != setup.forward.precision:
@@ -387,17 +387,17 @@ class _Beginning:
         return PerturbWorker(setup, data, pictures, data.typical(self.example), read)
 
 
-def _begin(data: ImageData) -> _Beginning:
+def _begin(data: ImageData, together: int) -> _Beginning:
     """Read until there is a usable image; refuse data without one."""
     if isinstance(data, IndexedImages):
         read, parts = list[Batch](), list[tuple[list[int], list[Batch]]]()
-        for positions in data.parts(SHARD):
+        for positions in data.parts(together):
             parts.append((positions, data.read_batches(positions)))
             read += parts[-1][1]
             if any(len(batch.images) for batch in read):
                 return _Beginning(read, parts, iter(()))
         raise nothing_usable([item for batch in read for item in batch.skipped], data.noun)
-    read, rest = list[Batch](), iter(data.batches(SHARD))
+    read, rest = list[Batch](), iter(data.batches(together))
     for batch in rest:
         read.append(batch)
         if len(batch.images):

@@ -116,7 +116,8 @@ class Learner(Protocol):
     """A kind of model, ready to be trained on one data set of texts or of images.
 
     What it trains on, `Encoded`, is its modality's: a learner with `modality = "image"` takes
-    `ImageSplits` and gives `PixelData`, all others `TextData` and `TokenData`.
+    `ImageSplits` and gives `PixelData`, all others `TextData` and `TokenData`. One that explains
+    models one after the other, which a forecast should know, has `explains_one_by_one = True`.
     """
 
     name: str

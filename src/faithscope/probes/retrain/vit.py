@@ -463,9 +463,12 @@ def pack_loss(
 
 
 @cache
-def _compiled() -> Loss:
-    """The loss compiled, once for packs of all sizes, so that none depends on which came first."""
-    made: Loss = torch.compile(pack_loss)
+def _compiled(backend: Any = "inductor") -> Loss:
+    """The loss compiled, once for packs of more than one model; one alone has its own program.
+
+    All sizes but that of the pack are fixed, so that no program depends on what came before it.
+    """
+    made: Loss = torch.compile(pack_loss, dynamic=False, backend=backend)
 
     def of_any_size(
         flat: Flat, images: Tensor, targets: Tensor, rows: Tensor, moves: Tensor | None, *rest: Any
