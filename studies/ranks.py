@@ -109,7 +109,7 @@ def perturbed(run: Path) -> Path:
 def _fills(learner: Any, units: str | None) -> list[str]:
     """All that suit the units: patches can leave a sequence, pixels cannot."""
     known = FILLS.of(getattr(learner, "modality", "text"))
-    return [name for name, fill in known.items() if units != "pixels" or not fill.drops]
+    return [name for name in known if units != "pixels" or not known[name].drops]
 
 
 # The comparison
