@@ -175,7 +175,7 @@ def test_bad_input(model: tuple[str, str], tmp_path: Path) -> None:
 
     assert "put each between quotation marks" in refused("a", "b", "c", *model)
     assert "The text is empty" in refused("", *model)
-    assert "it has no tokens" in refused("good film", "   ", *model, "--side", "second")
+    assert "The second text of the pair is empty" in refused("good film", "   ", *model)
     assert "name a file .png, .pdf, .svg or .html" in refused(TEXT, *model, "--out", "x.txt")
     assert "BertFor" in refused("cat.jpg", *model) or "cat.jpg" in refused("cat.jpg", *model)
     both = tmp_path / "two.csv"

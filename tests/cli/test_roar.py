@@ -165,7 +165,7 @@ def test_a_folder_of_something_else(texts, tmp_path):
     out = tmp_path / "run"
     run("roar", "--data", texts, *QUICK, "--out", out)
     told = fails("roar", "--data", texts, *QUICK, "--epochs", 2, "--out", out)
-    assert "holds another run (request epochs is 1 there and 2 here; recipe epochs" in told
+    assert "holds another run (epochs is 1 there and 2 here)" in told
     vision = tmp_path / "vision"
     fs.evaluate(tiny_vit(), randn(2, 3, 16, 16), "rollout", "saco", out=vision)
     assert "holds another run" in fails("roar", "--data", texts, *QUICK, "--out", vision)

@@ -540,8 +540,8 @@ def test_joined_seeds_begin_with_one_that_has_examples(tmp_path):
     ("learner", "options", "words"),
     [
         (BagLearner(), {"seeds": 2}, "The parcels share seed 0"),
-        (BagLearner(), {"levels": [60]}, "request levels is [0, 50, 100] there and [0, 60, 100]"),
-        (BagLearner(), {"metrics": "end"}, "request metrics is"),
+        (BagLearner(), {"levels": [60]}, "levels is [0, 50, 100] there and [0, 60, 100]"),
+        (BagLearner(), {"metrics": "end"}, "metrics is"),
         (BagLearner(), {"data": bag_texts(seed=1)}, "data fingerprint"),
         (BagLearner(pack_size=5), {}, "pack_size is 7 there and 5 here"),
         (BagLearner(recipe=Recipe(5, 16, 1)), {}, "epochs is 4 there and 5 here"),

@@ -205,24 +205,24 @@ def test_a_second_run_in_the_same_folder_is_refused(kind, tmp_path):
 @of_kinds(
     "options, words",
     images=[
-        ({"k": 5}, "request k is 10 there and 5 here"),
-        ({"fill": "blur"}, 'request fill is "mean" there and "blur" here'),
+        ({"k": 5}, "k is 10 there and 5 here"),
+        ({"fill": "blur"}, 'fill is "mean" there and "blur" here'),
         ({"metrics": ["saco"]}, "metrics is"),
         (
             {"explain_precision": "fp32"},
-            'run (request explain_precision is "auto" there and "fp32" here',
+            'run (explain_precision is "auto" there and "fp32" here',
         ),
         ({"count": IMAGES - 1}, "data samples is 24 there and 23 here"),
     ],
     roar=[
-        ({"levels": [10, 50]}, "request levels is [0, 20, 50, 80, 100] there"),
-        ({"seeds": 3}, "request seeds is [0, 1] there and [0, 1, 2] here"),
-        ({"procedures": "roar"}, "request procedures is"),
+        ({"levels": [10, 50]}, "levels is [0, 20, 50, 80, 100] there"),
+        ({"seeds": 3}, "seeds is [0, 1] there and [0, 1, 2] here"),
+        ({"procedures": "roar"}, "procedures is"),
         ({"measures": ["gradient"]}, 'and ["gradient", "random"] here'),
-        ({"metrics": "racu(clip=false)"}, "request metrics is"),
-        ({"specials": False}, "request specials is true there and false here"),
+        ({"metrics": "racu(clip=false)"}, "metrics is"),
+        ({"specials": False}, "specials is true there and false here"),
         ({"data": bag_texts(seed=1)}, "data fingerprint is"),
-        ({"worker": BagLearner(name="other")}, 'model name is "bag" there and "other" here'),
+        ({"worker": BagLearner(name="other")}, 'model is "bag" there and "other" here'),
         ({"worker": BagLearner(recipe=Recipe(5, 16, 1))}, "epochs is 4 there and 5 here"),
     ],
 )

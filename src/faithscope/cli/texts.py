@@ -11,7 +11,7 @@ from torch import Tensor
 
 from faithscope.cli.explain import PAGE, caption, make_maps
 from faithscope.data.text_samples import TextSamples, load_texts
-from faithscope.errors import FaithscopeError, quoted
+from faithscope.errors import FaithscopeError, quoted, warn
 from faithscope.models import Model, TextModel
 from faithscope.models.text_model import Encoded
 from faithscope.probes.perturb.resolve import for_modality, with_units
@@ -154,6 +154,10 @@ def read_text(given: Sequence[str], model: TextModel, request: Perturb) -> Shown
         raise FaithscopeError(
             f"Give one text, or two as a pair, got {len(given)}: put each between quotation marks."
         )
+    if len(given) == PAIR and not given[1].strip():
+        raise FaithscopeError("The second text of the pair is empty: leave it out, or write it.")
+    if len(given) == PAIR and not any(" " in text for text in given):
+        warn(f"Read as a pair of texts, '{given[0]}' and '{given[1]}': quote a single text.")
     shown = with_units(model, for_modality(request, model))
     assert isinstance(shown, TextModel)  # as before
     data = load_texts(given[0] if len(given) < PAIR else [tuple(given)], shown)

@@ -145,7 +145,9 @@ def check_format(content: dict[str, Any]) -> None:
 
 def check_same(there: Plan, here: Plan, where: object) -> None:
     """Refuse a folder that holds another run, naming what differs."""
-    differing = list(differences(there.content(), here.content()))
+    found = list(differences(there.content(), here.content()))
+    asked = [one.removeprefix("request ") for one in found if one.startswith("request ")]
+    differing = asked or found  # the rest follows from what was asked for
     if there.kind != here.kind:  # of which all else follows
         differing = list(differences(there.kind, here.kind, "kind"))
     if differing:
@@ -156,7 +158,7 @@ def check_same(there: Plan, here: Plan, where: object) -> None:
 
 
 def differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
-    """What differs between two plans, in words; options first, of which the rest may follow."""
+    """What differs between two plans, in words; options first."""
     there, here = _by_label(there, here), _by_label(here, there)
     if isinstance(there, dict) and isinstance(here, dict):
         for key in sorted({*there, *here}, key=lambda key: (key != "request", key)):

@@ -223,8 +223,8 @@ def compare_findings(
     chosen, lone_methods = _shared("method", list(own), list(theirs), methods, _spellings(own))
     chosen_metrics, lone_metrics = _shared("metric", first.metrics, second.metrics, metrics)
     axes = _axes(first, second, chosen_metrics)
-    allowed = _check_differences(first, axes, _names(allow))
     shared = _replicates(first, second)
+    allowed = _check_differences(first, axes, _names(allow))
     strangers = _strangers(first, second, shared, axes)
     if strangers and "data" not in allowed:
         word = first.replicate.word

@@ -385,7 +385,7 @@ def test_a_run_that_was_stopped_goes_on_and_another_is_refused(traced, monkeypat
 
     with pytest.raises(KeyboardInterrupt):
         everything(tiny_vit(), images, compile=True, out=tmp_path, progress=stop)
-    with refused("request compile is true there and false here"):
+    with refused("compile is true there and false here"):
         everything(tiny_vit(), images, out=tmp_path)
     whole = everything(tiny_vit(), images, compile=True)
     resumed = everything(tiny_vit(), images, compile=True, out=tmp_path)
