@@ -12,7 +12,11 @@ from torch import Tensor
 from faithscope.errors import FaithscopeError, said, shown
 from faithscope.models.device import as_float64
 
-_NOT_OF_TORCH = {"uint16": torch.int64, "uint32": torch.int64, "uint64": torch.float64}
+_NOT_OF_TORCH = {
+    torch.uint16: torch.int64,
+    torch.uint32: torch.int64,
+    torch.uint64: torch.float64,
+}
 """Types that torch stores and does not compute with."""
 
 
@@ -74,12 +78,11 @@ def _dense(tensor: Tensor) -> Tensor | None:
         tensor = tensor.dequantize()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
-    name = str(tensor.dtype).removeprefix("torch.")
     if tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() < 2):
         return None
     if tensor.is_inference():
         tensor = tensor.clone()
-    return tensor.to(_NOT_OF_TORCH.get(name, tensor.dtype))
+    return tensor.to(_NOT_OF_TORCH.get(tensor.dtype, tensor.dtype))
 
 
 def _from_array(values: Any) -> Tensor | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import signature, unwrap
-from itertools import chain, compress
+from itertools import chain, compress, count
 from typing import Any, ClassVar
 
 import torch
@@ -250,10 +250,10 @@ class TextModel(Model):
     def _units_of(
         self, given: tuple[str, ...], made: Any, types: Sequence[int] | None, is_cut: bool
     ) -> Encoded:
-        ids, sides = made.ids, made.sequence_ids
+        ids, sides, special = made.ids, made.sequence_ids, self._never_ranked
+        asked = {side for side in (0, 1) if self._asks(side)}  # others are None
         ranked = [
-            token not in self._never_ranked and side is not None and self._asks(side)
-            for token, side in zip(ids, sides, strict=True)
+            side in asked and token not in special for token, side in zip(ids, sides, strict=True)
         ]
         types = types or [0] * len(ids)
         if self.units == "tokens":
@@ -279,11 +279,9 @@ class TextModel(Model):
     def _by_token(
         self, ids: Sequence[int], types: Sequence[int], ranked: Sequence[bool], is_cut: bool = False
     ) -> Encoded:
-        units, words = [], list[str]()
-        for token, counts in zip(ids, ranked, strict=True):
-            units.append(len(words) if counts else NO_UNIT)
-            if counts:
-                words.append(self.token_name(token))
+        numbers = count()
+        units = [next(numbers) if counts else NO_UNIT for counts in ranked]
+        words = map(self.token_name, compress(ids, ranked))
         return Encoded(tuple(ids), tuple(types), tuple(units), tuple(words), is_cut)
 
     def token_name(self, token: int) -> str:

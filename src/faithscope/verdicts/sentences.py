@@ -199,29 +199,37 @@ def _verdict(label: str, rows: Sequence[Row], metrics: int) -> str:
 
 
 def metric_verdicts(found: Findings) -> list[str]:
-    """One sentence per metric: does it separate methods from random, and which way?"""
+    """One sentence per metric: how many methods differ from random, and which way."""
     said = []
     for metric in found.metrics:
         rows = [row for row in found.rows if row["metric"] == metric]
         judged = [row for row in rows if row["verdict"]]
         if not judged:
             continue
-        better, worse = (sum(row["verdict"] == w for row in judged) for w in ("better", "worse"))
-        text = f"{metric} separates {better + worse} of {len(judged)} methods from random"
-        if better + worse:
-            text += f"; {better} score{'s' * (better == 1)} better"
+        ways = {way: sum(row["verdict"] == way for row in judged) for way in ("better", "worse")}
+        some = ", ".join(f"{count} {way}" for way, count in ways.items() if count)
+        text = f"On {metric} {_differ(sum(ways.values()), len(judged))} significantly from random"
+        if some:
+            text += f" ({some})"
         if found.manifest.metrics[metric].name == "saco":
             text += _covers_zero(found, rows)
         said.append(f"{text}.")
     return said
 
 
+def _differ(count: int, total: int) -> str:
+    """How many of so many methods differ, as the middle of a sentence."""
+    if total == 1:
+        return "the method differs" if count else "the method does not differ"
+    return f"{count or 'none'} of {total} methods differ{'s' * (count <= 1)}"
+
+
 def _covers_zero(found: Findings, rows: Sequence[Row]) -> str:
     """A fair SaCo of random attribution is 0."""
     random = [row for row in rows if found.manifest.methods[row["method"]].is_random]
     return "".join(
-        f"; {row['method']}'s interval [{row['ci_low']:.3f}, {row['ci_high']:.3f}] "
-        f"{'covers' if row['ci_low'] <= 0 <= row['ci_high'] else 'does not cover'} 0"
+        f"; the interval of {row['method']}, [{row['ci_low']:.3f}, {row['ci_high']:.3f}], "
+        f"{'includes' if row['ci_low'] <= 0 <= row['ci_high'] else 'does not include'} 0"
         for row in random
     )
 
