@@ -11,11 +11,12 @@ from faithscope.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from faithscope import plot
-    from faithscope.api import Prepared, compare, evaluate, explain, prepare, prepare_roar, roar
+    from faithscope.api import Prepared, compare, evaluate, prepare, prepare_roar, roar
     from faithscope.cli.synthetic import synthetic_problem
     from faithscope.data import load_data
     from faithscope.data.text_sources import load_text
     from faithscope.errors import FaithscopeError
+    from faithscope.explaining import explain
     from faithscope.methods import Evidence, Method, layer_method, method, register_method
     from faithscope.methods.shap import from_shap
     from faithscope.methods.text import measure, register_measure
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     from faithscope.studies import Runs, Study, load_results, load_study, run_study
 
 _NAMES = {
-    "api": "Prepared compare evaluate explain prepare prepare_roar roar",
+    "api": "Prepared compare evaluate prepare prepare_roar roar",
     "cli.synthetic": "synthetic_problem",
     "data": "load_data",
     "data.text_sources": "load_text",
     "errors": "FaithscopeError",
+    "explaining": "explain",
     "methods": "Evidence Method layer_method method register_method",
     "methods.shap": "from_shap",
     "methods.text": "measure register_measure",

@@ -1,4 +1,4 @@
-"""The public calls: explain, evaluate and roar, and what they have in common.
+"""The public calls evaluate and roar, what they have in common, and compare.
 
 Whatever was asked for, in Python, on the command line or in a study, becomes a request and the
 objects given beside it; a probe plans it; the scheduler runs the plan's tasks.
@@ -9,35 +9,26 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from faithscope.data import Batch, ImageData, class_numbers, load_data
+from faithscope.data import class_numbers
 from faithscope.data.images import loaders_named
 from faithscope.data.labelled_images import ImageSplits
-from faithscope.data.labels import class_by_name
 from faithscope.data.text import TextData
-from faithscope.errors import FaithscopeError, said, shown, warn
-from faithscope.methods import Method, MethodLike, explain_images, resolve_methods, try_methods
-from faithscope.methods.explain import EXPLAIN_BATCH, choose_explain_batch
-from faithscope.methods.layout import Inputs
+from faithscope.errors import FaithscopeError, shown, warn
+from faithscope.explaining import ModelLike, Units
+from faithscope.methods import MethodLike
 from faithscope.metrics import MetricLike
-from faithscope.models import Model, as_model, cannot_run, undisturbed
-from faithscope.models.device import placed, say_what_the_cpu_does
 from faithscope.models.memory import enough_memory
-from faithscope.perturb import to_units
 from faithscope.probes import probe_of
-from faithscope.probes.perturb.failures import all_refused
-from faithscope.probes.perturb.resolve import for_modality, made_in, with_code, with_units
+from faithscope.probes.perturb.resolve import with_code
 from faithscope.probes.probe import Probe
-from faithscope.probes.refusals import leave_out
 from faithscope.registry import as_list, listed
 from faithscope.request import (
     Given,
@@ -48,6 +39,7 @@ from faithscope.request import (
     as_path,
     as_place,
     check_request,
+    renamed,
 )
 from faithscope.result import Comparison, Result, as_result, load_result, named_objects
 from faithscope.runs import parcel
@@ -59,7 +51,6 @@ from faithscope.runs.progress import following
 from faithscope.runs.run import Run, check_defined
 from faithscope.runs.scheduler import (
     Forecast,
-    Progress,
     Report,
     Scheduler,
     State,
@@ -69,219 +60,12 @@ from faithscope.runs.scheduler import (
 from faithscope.runs.stages import KEEP_EVERY
 from faithscope.runs.store import Store, begun_plan, check_folder
 from faithscope.verdicts.compare import compare_findings
-from faithscope.verdicts.sentences import left_out, overflow_note
 
 if TYPE_CHECKING:
     from faithscope.runs.ray import Crew
 
 OF_RAY = ("address", "workers", "gpus_per_worker", "cpus_per_worker")
 """Options that say which workers."""
-
-ModelLike = Model | nn.Module | str
-Units = Literal["auto", "pixels", "patches", "tokens", "words"]
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def renamed(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let a function take arguments by their former names, too."""
-
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        @wraps(function)
-        def call(*args: P.args, **options: P.kwargs) -> T:
-            for old, new in names.items():
-                if old in options:
-                    if new in options:
-                        raise FaithscopeError(
-                            f"'{old}' and '{new}' mean the same: use one of them."
-                        )
-                    options[new] = options.pop(old)
-            return function(*args, **options)
-
-        return call
-
-    return decorate
-
-
-@overload
-def explain(
-    model: ModelLike,
-    data: Any,
-    methods: Literal["all", "registered"],
-    *,
-    target: Tensor | int | str | None = ...,
-    units: Units = ...,
-    upsample: Literal["bilinear", "nearest"] = ...,
-    side: Literal["both", "first", "second"] = ...,
-    seed: int = ...,
-    output: Literal["auto", "softmax", "sigmoid"] = ...,
-    explain_precision: str = ...,
-    strict: bool = ...,
-    progress: Report | bool | None = ...,
-) -> dict[str, Tensor]: ...
-@overload
-def explain(
-    model: ModelLike,
-    data: Any,
-    methods: MethodLike,
-    *,
-    target: Tensor | int | str | None = ...,
-    units: Units = ...,
-    upsample: Literal["bilinear", "nearest"] = ...,
-    side: Literal["both", "first", "second"] = ...,
-    seed: int = ...,
-    output: Literal["auto", "softmax", "sigmoid"] = ...,
-    explain_precision: str = ...,
-    strict: bool = ...,
-    progress: Report | bool | None = ...,
-) -> Tensor: ...
-@overload
-def explain(
-    model: ModelLike,
-    data: Any,
-    methods: Iterable[MethodLike],
-    *,
-    target: Tensor | int | str | None = ...,
-    units: Units = ...,
-    upsample: Literal["bilinear", "nearest"] = ...,
-    side: Literal["both", "first", "second"] = ...,
-    seed: int = ...,
-    output: Literal["auto", "softmax", "sigmoid"] = ...,
-    explain_precision: str = ...,
-    strict: bool = ...,
-    progress: Report | bool | None = ...,
-) -> dict[str, Tensor]: ...
-@renamed(images="data")
-def explain(
-    model: ModelLike,
-    data: Any,
-    methods: MethodLike | Iterable[MethodLike],
-    *,
-    target: Tensor | int | str | None = None,
-    units: Units = "auto",
-    upsample: Literal["bilinear", "nearest"] = "bilinear",
-    side: Literal["both", "first", "second"] = "both",
-    seed: int = 0,
-    output: Literal["auto", "softmax", "sigmoid"] = "auto",
-    explain_precision: str = "auto",
-    strict: bool = False,
-    progress: Report | bool | None = None,
-) -> Any:
-    """Explain images or texts by one method or several, sharing the passes they need.
-
-    Args:
-        model: a Model, a torch module or a name.
-        data: images [B, C, H, W], float, normalised for the model, or whatever `fs.load_data`
-            takes: a name, a path, PIL images, a data set, a loader. All must have one shape, and
-            one that cannot be read is an error: maps and images go together.
-        methods: a name, a Method or a function; a list (or "all") gives a dict by label, without
-            those that the model does not allow, which are warned of.
-            For a text model, texts: a string, a list, a file, a data set or tokens.
-        target: class to explain, an int, a name or [B]; None is the predicted class.
-        units: "pixels" -> maps [B, H, W]; "patches" -> [B, h, w]; of texts "tokens" or "words" ->
-            a list of maps, one number for each unit of each text. "auto" is pixels, or tokens.
-        side: of pairs of texts, the side that is explained.
-        upsample: how patch maps become pixel maps, "bilinear" or "nearest".
-        seed: of random methods.
-        output: how logits become probabilities; "sigmoid" for a module with one logit, of which
-            target 1 explains z and target 0 explains -z.
-        explain_precision: of the passes that maps are made from, as in `evaluate`.
-        strict: stop with an error where a method would be left out.
-        progress: None draws a bar where somebody is watching, of many images; False is silent; a
-            function is called with how many are explained.
-
-    Returns:
-        Maps in the model's type (at least float32), those of LRP and random ones in float64; on the
-        model's device, or on the CPU if that has no float64 (Apple's GPUs).
-    """
-    model = as_model(model)
-    shown_as = {"units": units, "side": side, "upsample": upsample, "output": output}
-    about = {"model": model.name, "data": "given", "seed": seed, "strict": strict}
-    options = {**about, "explain_precision": explain_precision, **shown_as}
-    request = for_modality(check_request(Perturb, options), model)
-    model = with_units(model.with_output(request.output), request)
-    say_what_the_cpu_does(model.device)
-    chosen = made_in(request, model, resolve_methods(methods, model.modality))
-    held = load_data(data, model)
-    if isinstance(target, str) and model.classes:
-        target = class_by_name(target, model)
-    goals = None if target is None else class_numbers("target", target)
-    if len(held):  # of a loader nobody may know
-        _check_targets(goals, len(held))
-    parts, places, done, size = list[list[Tensor]](), list[int](), 0, EXPLAIN_BATCH
-    is_long = len(held) > EXPLAIN_BATCH
-    show = progress if is_long else False
-    with following(f"{_noun(held)}s", show) as report:
-        for batch in _batches_to_explain(held):
-            report(Progress("explaining", "", done, len(held)))
-            images, count = placed(batch.images, model.device), len(batch.images)
-            goal = None
-            own = list(batch.positions) if batch.words else list(range(done, done + count))
-            places += own
-            if goals is not None:
-                goal = goals[own] if goals.ndim and max(own) < len(goals) else goals
-                goal = goal.expand(count) if not goal.ndim else goal
-                goal = goal.to(model.device)
-                _check_targets(goal, count)
-            if not done and is_long:
-                size = choose_explain_batch(model, images, [(method, 0) for method in chosen])
-            explained = partial(
-                _explained, model, batch, images, goal, seed=request.seed, size=size
-            )
-            try:
-                made, size = explained(chosen)
-            except FaithscopeError as error:
-                if done:
-                    raise
-                chosen = _allowed(model, images, chosen, batch.keys, request, error)
-                made, size = explained(chosen)
-            shape, grid = (images.shape[-2], images.shape[-1]), None
-            if request.units == "patches":
-                grid = model.require_grid(images, "units='patches'")
-            parts.append(
-                [to_units(maps, request.units, shape, grid, request.upsample) for maps in made]
-            )
-            done += count
-    _check_targets(goals, done)
-    joined = _by_text if model.modality == "text" else _stacked
-    by_label = {
-        method.label: joined([part[number] for part in parts], places)
-        for number, method in enumerate(chosen)
-    }
-    single = callable(methods) or not isinstance(methods, Iterable)
-    if single or (isinstance(methods, str) and methods not in ("all", "registered")):
-        return by_label[chosen[0].label]
-    return by_label
-
-
-def _stacked(parts: Sequence[Tensor], places: Sequence[int]) -> Tensor:
-    """Maps of images, which come in their order, as one tensor."""
-    return torch.cat(list(parts))
-
-
-def _by_text(parts: Sequence[Tensor], places: Sequence[int]) -> list[Tensor]:
-    """Maps of texts [B, 1, n] one by one, in the order of the texts."""
-    each = (one[0] for part in parts for one in part)
-    return [made for _, made in sorted(zip(places, each, strict=True), key=lambda held: held[0])]
-
-
-def _allowed(
-    model: Model,
-    images: Inputs,
-    methods: list[Method],
-    keys: Sequence[str],
-    request: Perturb,
-    error: FaithscopeError,
-) -> list[Method]:
-    """The methods that the model allows, with a warning of the others; `error` if it allows all."""
-    trial = try_methods(model, images, methods, keys=keys, seed=request.seed)
-    refused = all_refused(trial, model.modality)
-    if not refused:
-        raise error
-    kept, left = leave_out(methods, refused, asked=(), strict=request.strict)
-    for line in left_out(left):
-        warn(line)
-    return kept
 
 
 @renamed(images="data")
@@ -771,83 +555,3 @@ def _target(target: Any) -> tuple[Tensor | None, str | int]:
         return None, int(numbers)
     digest = hashlib.blake2b(numbers.numpy().tobytes(), digest_size=8)
     return numbers, f"given:{digest.hexdigest()}"
-
-
-def _batches_to_explain(data: ImageData) -> Iterator[Batch]:
-    """Images batch by batch, in their order: all of one shape, none left out."""
-    first: list[int] | None = None
-    for batch in data.batches(EXPLAIN_BATCH):
-        for left in batch.skipped:
-            raise FaithscopeError(
-                f"The {_noun(data)} '{left.sample}' cannot be explained: {left.reason}; take it "
-                "out, or use fs.evaluate, which leaves it out."
-            )
-        shape = [] if batch.words else list(batch.images.shape[1:])
-        if first is not None and shape != first and len(batch.images):
-            raise FaithscopeError(
-                f"The images have several shapes, {first} and {shape}, so that their maps are not "
-                "one tensor: explain those of one shape at a time."
-            )
-        if len(batch.images):
-            first = shape
-            yield batch
-    if first is None:
-        raise FaithscopeError(f"There are no {_noun(data)}s: give at least one.")
-
-
-def _noun(data: ImageData) -> str:
-    """What one sample of a data set is."""
-    return str(getattr(data, "noun", "images")).removesuffix("s")
-
-
-def _explained(
-    model: Model,
-    batch: Batch,
-    images: Inputs,
-    goal: Tensor | None,
-    methods: Sequence[Method],
-    *,
-    seed: int,
-    size: int,
-) -> tuple[list[Tensor], int]:
-    """The maps of a batch by each method, and how many images fitted into memory together."""
-    pairs = [(method, 0) for method in methods]
-    try:
-        made = explain_images(
-            model, images, goal, pairs, keys=batch.keys, seed=seed, batch_size=size
-        )
-    except FaithscopeError:
-        raise
-    except Exception as error:
-        _check_fit(model, images, goal)
-        labels = ", ".join(method.label for method in methods)
-        raise FaithscopeError(
-            f"{labels}: these {model.modality}s cannot be explained ({said(error)}): choose other "
-            "methods, or fs.evaluate, which leaves out what fails."
-        ) from error
-    for label, count in Counter(label for _, label in made.overflowed).items():
-        warn(overflow_note(label, count, model.modality))
-    return made.maps, made.batch_size
-
-
-def _check_targets(goals: Tensor | None, count: int) -> None:
-    if goals is not None and goals.ndim and goals.shape != (count,):
-        raise FaithscopeError(
-            f"target must be a class or one class for each of the {count} images, got shape "
-            f"{list(goals.shape)}."
-        )
-
-
-def _check_fit(model: Model, images: Inputs, target: Tensor | None) -> None:
-    """Say so if it is the images or the target that do not fit the model."""
-    from faithscope.probes.perturb.respond import check_classes
-
-    with undisturbed(model.module), torch.no_grad():
-        try:
-            classes = model.logits(images[:1].to(model.dtype)).shape[1]
-        except FaithscopeError:
-            raise
-        except Exception as error:
-            raise cannot_run(model, images, error) from error
-    if target is not None:
-        check_classes(target, classes)

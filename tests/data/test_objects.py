@@ -597,8 +597,8 @@ def test_explain_goes_batch_by_batch(model, monkeypatch):
         sizes.append(len(images))
         return real(model, images, *rest, **options)
 
-    monkeypatch.setattr("faithscope.api.explain_images", seen)
-    monkeypatch.setattr("faithscope.api.EXPLAIN_BATCH", 2)
+    monkeypatch.setattr("faithscope.explaining.explain_images", seen)
+    monkeypatch.setattr("faithscope.explaining.EXPLAIN_BATCH", 2)
     parts = fs.explain(model, DataLoader(TensorDataset(images)), "gradient", target=target)
     torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-8)
     assert sizes == [1] * 5

@@ -175,8 +175,8 @@ def _attention() -> Iterator[Check]:
     """Roll out the attention of a model whose fused kernels never show it."""
     import torch
 
-    from faithscope.api import explain
     from faithscope.data import load_data
+    from faithscope.explaining import explain
     from faithscope.models import load_model
 
     model = load_model(MODEL)

@@ -311,12 +311,12 @@ def make_maps(
     """
     import torch
 
-    from faithscope import api
+    from faithscope.explaining import explain
 
     protocol = result.manifest.protocol
     also = ("upsample", "side", "explain_precision")
     options = {name: protocol[name] for name in also if name in protocol}
-    maps: dict[str, Any] = api.explain(
+    maps: dict[str, Any] = explain(
         model,
         data,
         list(methods),

@@ -5,7 +5,7 @@ Nothing heavy is imported here, since `--help` reads it.
 
 from faithscope.request.check import check_request, plain
 from faithscope.request.given import Given
-from faithscope.request.option import Option, options, python_names
+from faithscope.request.option import Option, options, python_names, renamed
 from faithscope.request.paths import Place, as_path, as_place, existing_path, split_options
 from faithscope.request.requests import KINDS, Perturb, Request, Retrain
 from faithscope.request.text import read_texts
@@ -26,5 +26,6 @@ __all__ = [
     "plain",
     "python_names",
     "read_texts",
+    "renamed",
     "split_options",
 ]

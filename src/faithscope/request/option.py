@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+
+from faithscope.errors import FaithscopeError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Role = Literal["protocol", "plan", "running"]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -71,3 +76,23 @@ def options(request: type[BaseModel]) -> dict[str, Option]:
 def python_names(request: type[BaseModel]) -> dict[str, str]:
     """The names of the fields by what the options are called in Python and on the command line."""
     return {option.name or name: name for name, option in options(request).items()}
+
+
+def renamed(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function take arguments by their former names, too."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*args: P.args, **options: P.kwargs) -> T:
+            for old, new in names.items():
+                if old in options:
+                    if new in options:
+                        raise FaithscopeError(
+                            f"'{old}' and '{new}' mean the same: use one of them."
+                        )
+                    options[new] = options.pop(old)
+            return function(*args, **options)
+
+        return call
+
+    return decorate
