@@ -186,16 +186,16 @@ def show_sensitivity(rows: Iterable[Mapping[str, Any]], results: Mapping[str, Fi
     say(f"{table.caption}.", "dim")
 
 
-def show_skipped(found: Findings) -> None:
-    """Name and count the samples that were left out."""
+def show_skipped(found: Findings, *, are_warned_of: bool) -> None:
+    """Name and count the samples that were left out; one alone is named in the warnings, too."""
     from faithscope.verdicts.sentences import failed_line
 
     data, word = found.manifest.data, found.replicate.word
     total = data.samples + len(data.skipped)
-    if data.skipped:
+    if len(data.skipped) > are_warned_of:
         count = f"{len(data.skipped)} of {total} {word}s left out:"
         _name_some(count, [f"{item.name}: {item.why}" for item in data.skipped])
-    if data.failed:
+    if len(data.failed) > are_warned_of:
         samples = len({item.sample for item in data.failed})
         count = f"{samples} of {total} {word}s failed:"
         _name_some(count, [failed_line(item) for item in data.failed])

@@ -126,7 +126,7 @@ def show(result: Result, files: dict[str, Place], report: Place | None, as_json:
         print_json(as_data(result))
     else:
         show_result(result)
-    show_skipped(result)
+    show_skipped(result, are_warned_of=not as_json)
     if report is not None:
         with waiting("drawing"):
             files["report"] = result.report(report)

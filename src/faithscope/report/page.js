@@ -336,9 +336,10 @@ const makeGallery = (root) => {
     const scale = [Math.min(0, ...drops), Math.max(0, ...drops)];
     dialog.querySelector(".rows").replaceChildren(
       ...shown.map((m) => storyRow(sample, m, image, groups[m], scale)));
+    const focused = document.activeElement; // some browsers take the focus off what is disabled
     dialog.querySelector(".previous").disabled = at === 0;
     dialog.querySelector(".next").disabled = at === chosen.length - 1;
-    if (document.activeElement.disabled) dialog.querySelector("button:enabled").focus(); // for the keys
+    if (focused.disabled) dialog.querySelector("button:enabled").focus(); // for the keys
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = 0;
   };

@@ -247,15 +247,11 @@ def stopping(stop: Stopping, word: str) -> str:
 
 def flags(found: Findings) -> list[str]:
     """Which methods have scores with a flag, which says why they mean little."""
-    alike: dict[tuple[str, int], list[str]] = {}
-    for (method, flag), count in sorted(_flagged(found).items()):
-        if flag != CONSTANT:
-            alike.setdefault((flag, count), []).append(method)
     total, said = len(found.replicates), []
-    for (flag, count), methods in alike.items():
-        whose = "all methods" if 1 < len(methods) == len(found.manifest.methods) else None
-        of = f"{count} of {total} {found.replicate.word}s"
-        said.append(f"{whose or ', '.join(methods)}: {of} flagged '{flag}'{_WHY.get(flag, '')}.")
+    for (flag, count), whose in _alike(found).items():
+        if flag != CONSTANT:
+            of = f"{count} of {total} {found.replicate.word}s"
+            said.append(f"{whose}: {of} flagged '{flag}'{_WHY.get(flag, '')}.")
     return said
 
 
@@ -264,15 +260,27 @@ _WHY = {"few_units": ", having fewer units than K (each is then a group of its o
 
 def _constant(found: Findings) -> list[str]:
     """Which methods have maps that are the same everywhere: their scores look like a true zero."""
-    total = len(found.replicates)
-    counts = {method: n for (method, flag), n in _flagged(found).items() if flag == CONSTANT}
-    said = []
-    for method, count in sorted(counts.items()):
+    total, said = len(found.replicates), []
+    for (flag, count), whose in _alike(found).items():
+        if flag != CONSTANT:
+            continue
         share = f"all {total:,} maps" if count == total else f"{count:,} of {total:,} maps"
         maps = "the map" if total == 1 else share
         are, rank = ("is", "it ranks") if count == 1 else ("are", "they rank")
-        said.append(f"{method}: {maps} {are} constant, so {rank} nothing.")
+        said.append(f"{whose}: {maps} {are} constant, so {rank} nothing.")
     return said
+
+
+def _alike(found: Findings) -> dict[tuple[str, int], str]:
+    """The methods by flag, and on how many samples they have it."""
+    alike: dict[tuple[str, int], list[str]] = {}
+    for (method, flag), count in sorted(_flagged(found).items()):
+        alike.setdefault((flag, count), []).append(method)
+    every = len(found.manifest.methods)
+    return {
+        key: "all methods" if 1 < len(methods) == every else ", ".join(methods)
+        for key, methods in alike.items()
+    }
 
 
 def _flagged(found: Findings) -> Counter[tuple[str, str]]:

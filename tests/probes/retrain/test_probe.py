@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import faithscope as fs
 from bags import MEASURES, BagLearner, bag_texts
 from faithscope.api import Prepared
-from faithscope.data.text import TokenData
+from faithscope.data.text import SPLITS, TokenData
 from faithscope.methods.text import measure
 from faithscope.methods.words import random_scores
 from faithscope.metrics import resolve_metrics
@@ -246,15 +246,26 @@ def test_a_forecast_counts_and_measures(tmp_path):
 def test_progress_goes_from_nothing_to_everything():
     seen: list[Progress] = []
     asked().run(seen.append)
+    told = ("gradient and 1 more", "gradient", "input_x_gradient")  # of intact data both at once
     assert {step.doing.rstrip("/01234567") for step in seen} == {
-        "explaining gradient",
-        "explaining input_x_gradient",
+        *(f"explaining {name}: {split}" for name in told for split in SPLITS),
         "training 4, epoch ",
         "training 5, epoch ",
     }
     done = [step.done for step in seen]
     assert done == sorted(done)
     assert done[0] == 0 and done[-1] == 36 == seen[-1].total
+
+
+def test_a_learner_that_explains_one_model_after_the_other_tells_of_each(monkeypatch):
+    seen: list[Progress] = []
+    together = asked().run()
+    monkeypatch.setattr(BagLearner, "explains_one_by_one", True, raising=False)
+    one_by_one = asked().run(seen.append)
+    told = {step.doing for step in seen}
+    assert {f"explaining gradient and 1 more: test, model {n} of 2" for n in (1, 2)} <= told
+    columns = ["training", "method", "metric", "value"]
+    assert one_by_one.scores.select(columns) == together.scores.select(columns)
 
 
 def test_all_leaves_out_what_a_model_cannot_give_and_a_name_does_not():

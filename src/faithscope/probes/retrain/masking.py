@@ -38,6 +38,8 @@ RANKED_TOGETHER = 1 << 24
 """Scores that are ranked in one go, on the learner's device."""
 Model = tuple[Weights, Masks]
 """A trained model, and what was masked of its data."""
+Tell = Callable[[str], None]
+"""Told what is going on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,17 +78,15 @@ class Masker:
     """Seconds of measures that were explained beside another, which is spared them."""
 
     def mask(
-        self, jobs: Jobs, pack: Pack, model: Callable[[Job], Model], tell: Callable[[str], None]
+        self, jobs: Jobs, pack: Pack, model: Callable[[Job], Model], tell: Tell
     ) -> list[Explained]:
         """The masks of every job of a pack; `model` gives what came out of a finished job."""
         found = []
         for alike in _alike(pack):
             label = alike[0].measure
             item = None if label is None else self.measures[label]
-            if item is not None and item.reads_model:
-                tell(f"explaining {item.label}")
             with timed() as taken:
-                parents, scores = self._evidence(jobs, item, alike, model)
+                parents, scores = self._evidence(jobs, item, alike, model, tell)
             masked = [
                 Masked(job, self._mask(job, data, held), held)
                 for job, data, held in zip(alike, parents, scores, strict=True)
@@ -101,6 +101,7 @@ class Masker:
         item: Method | None,
         jobs: Sequence[Job],
         model: Callable[[Job], Model],
+        tell: Tell,
     ) -> tuple[list[Encoded], Sequence[Scores | None]]:
         """For each job the data to mask further, and the scores of its units."""
         intact = [self.data] * len(jobs)
@@ -110,15 +111,16 @@ class Masker:
             return intact, [self._model_free(item, job.seed) for job in jobs]
         parents = [job.parent for job in jobs if job.parent is not None]
         if parents[0].k == 0:
-            scores = self._of_bases(all_jobs, item, model)
+            scores = self._of_bases(all_jobs, item, model, tell)
             return intact, [scores[job.seed] for job in jobs]
         models = [model(parent) for parent in parents]
         data = [self.data.masked(positions) for _, positions in models]
         weights = [held for held, _ in models]
-        return data, self.explain([item], weights, data, [parent.seed for parent in parents])[0]
+        seeds = [parent.seed for parent in parents]
+        return data, self.explain([item], weights, data, seeds, tell)[0]
 
     def _of_bases(
-        self, jobs: Jobs, item: Method, model: Callable[[Job], Model]
+        self, jobs: Jobs, item: Method, model: Callable[[Job], Model], tell: Tell
     ) -> dict[int, Scores]:
         """The scores that the models of the intact data give, for all seeds planned together."""
         key = item.label, jobs.seeds
@@ -129,7 +131,7 @@ class Masker:
                 for start in range(0, len(jobs.bases), self.pack_size):
                     some = jobs.bases[start : start + self.pack_size]
                     weights, seeds = [model(base)[0] for base in some], [one.seed for one in some]
-                    scores = self.explain(items, weights, [self.data] * len(some), seeds)
+                    scores = self.explain(items, weights, [self.data] * len(some), seeds, tell)
                     for held, own in zip(found, scores, strict=True):
                         held |= dict(zip(seeds, own, strict=True))
             self.owed[item.label] = -taken()
@@ -162,21 +164,31 @@ class Masker:
         models: Sequence[Weights],
         data: Sequence[Encoded],
         seeds: Sequence[int],
+        tell: Tell = lambda _: None,
     ) -> list[list[Scores]]:
         """By measure, the scores of all splits of each model's data."""
         found: list[list[dict[str, Tensor]]] = [[{} for _ in models] for _ in items]
+        others = f" and {len(items) - 1} more" * (len(items) > 1)
         for name, _ in self.data.splits:
-            parts = [getattr(one, name) for one in data]
-            made = explained_together(self.learner, models, parts, items, seeds)
-            for item, held, scores in zip(items, found, made, strict=True):
-                if not isinstance(scores, Sequence) or len(scores) != len(models):
-                    raise FaithscopeError(
-                        f"{item.label} must give a list of scores for {len(models)} models, the "
-                        f"learner '{self.learner.name}' gave {shown(scores)}."
-                    )
-                for one, own in zip(held, scores, strict=True):
-                    one[name] = self._checked(item, own)
+            for some in self._explained_at_once(len(models)):
+                parts = [getattr(one, name) for one in data[some]]
+                which = f", model {some.stop} of {len(models)}" * (len(parts) < len(models))
+                tell(f"explaining {items[0].label}{others}: {name}{which}")
+                made = explained_together(self.learner, models[some], parts, items, seeds[some])
+                for item, held, scores in zip(items, found, made, strict=True):
+                    if not isinstance(scores, Sequence) or len(scores) != len(parts):
+                        raise FaithscopeError(
+                            f"{item.label} must give a list of scores for {len(parts)} models, the "
+                            f"learner '{self.learner.name}' gave {shown(scores)}."
+                        )
+                    for one, own in zip(held[some], scores, strict=True):
+                        one[name] = self._checked(item, own)
         return [list(held) for held in found]
+
+    def _explained_at_once(self, count: int) -> list[slice]:
+        """All models, or one by one where the learner does so anyway: whoever waits is told."""
+        size = 1 if getattr(self.learner, "explains_one_by_one", False) else max(1, count)
+        return [slice(first, first + size) for first in range(0, count, size)]
 
     def _checked(self, item: Method, scores: Any) -> Tensor:
         """Scores as floating-point numbers, whatever a measure or learner of one's own gives."""
