@@ -124,6 +124,8 @@ def test_page_tells_the_story_and_the_protocol(page: Page, result: fs.Result) ->
     assert "Removed units are replaced: the image's own mean, per channel." in page.text
     for name, number in result.manifest.versions.items():
         assert f"{name} {number}" in page.text
+    hosts = result.manifest.machine.hosts
+    assert hosts and f"hosts {', '.join(hosts)}, threads" in page.text
 
 
 def test_same_run_gives_the_same_page(result: fs.Result, tmp_path: Path) -> None:

@@ -387,7 +387,10 @@ def cost(found: Findings) -> Section:
         ("device", manifest.model.device or ""),
     ]
     parts = {"machine": manifest.machine.model_dump(), "versions": manifest.versions}
-    rows += [(name, ", ".join(f"{k} {v}" for k, v in held.items())) for name, held in parts.items()]
+    rows += [
+        (name, ", ".join(f"{key} {written(value)}" for key, value in held.items() if value != ()))
+        for name, held in parts.items()
+    ]
     return Section("Cost and versions", facts=[(name, text, "") for name, text in rows if text])
 
 
