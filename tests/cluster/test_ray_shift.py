@@ -23,9 +23,10 @@ pytest.importorskip("ray")
 
 from ray.exceptions import ActorDiedError
 
-from faithscope.runs import ray as driver
+from faithscope.runs import ray_shift as driver
 from faithscope.runs import ray_worker
-from faithscope.runs.ray import Need, Shift
+from faithscope.runs.ray import Need
+from faithscope.runs.ray_shift import Shift
 from faithscope.runs.ray_worker import Desk, News, Reply
 from faithscope.runs.scheduler import Scheduler, TasksFailed
 from faithscope.runs.store import Store, StoreError
