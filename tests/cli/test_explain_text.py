@@ -64,6 +64,9 @@ def test_a_pipe_gets_plain_words(model: tuple[str, str]) -> None:
     data = told(TEXT, *model, *METHODS)
     out = run("explain", TEXT, *model, *METHODS).stdout
     assert f"\n{TEXT}\n" in out and "predicted: LABEL_" in out and "proves little" in out
+    units = len(data["words"])
+    assert (f"compares {units} units here, one by one" in out) == (units < 10), data["words"]
+    assert "here, one by one" not in run("explain", TEXT, *model, *METHODS, "--k", "3").stdout
     for name, salience in data["salience"].items():
         first = data["words"][salience.index(max(salience))]
         line = rf"^{name} +{first} {max(salience):.3g}, .* {data['saco'][name]:.3f}$"

@@ -36,8 +36,8 @@ PAGE = ".html"
 STORY_DRAWS = 10
 """Draws of random attribution in a story: one draw on one sample may be lucky."""
 ONE_SAMPLE = (
-    "SaCo lies between -1 and 1. One score of one sample proves little: random maps average 0 over "
-    "many, not on each."
+    "SaCo lies between -1 and 1{groups}. One score of one sample proves little: random maps average "
+    "0 over many, not on each."
 )
 OPTIONS = (
     *("model", "methods", "output", "k", "fill", "units", "side", "upsample"),
@@ -118,7 +118,7 @@ def explain(
         from faithscope.models import TextModel
         from faithscope.probes.perturb.resolve import load_named_model, with_code, with_model
 
-        model, shown = load_named_model(request, allow_code=True), None
+        model, shown, note = load_named_model(request, allow_code=True), None, ""
         data: Any
         if isinstance(model, TextModel):
             from faithscope.cli.texts import read_text
@@ -126,7 +126,9 @@ def explain(
             shown = read_text(sample, model, request)
             data = shown.data
             if "k" not in asked:
-                request = request.model_copy(update={"k": shown.fewer_groups(request.k)})
+                few = shown.fewer_groups(request.k)
+                note = f" and compares {few} units here, one by one" * (few != request.k)
+                request = request.model_copy(update={"k": few})
         else:
             out = out or Path(f"{_stem(sample[0])}-{'story' if story else 'explained'}.png")
             _check_suffix(out, PICTURES)
@@ -155,7 +157,7 @@ def explain(
             }
         )
     else:
-        _tell(classes, scores, [] if shown is None else shown.explained(maps, scores))
+        _tell(classes, scores, [] if shown is None else shown.explained(maps, scores), note)
     if out is None:
         return
     with waiting("drawing"):
@@ -202,6 +204,7 @@ def _tell(
     classes: Mapping[str, Mapping[str, Any]],
     scores: Mapping[str, dict[str, Any]],
     explained: Sequence[Explained],
+    note: str,
 ) -> None:
     """Print the classes, the words of a text in the colours of its maps, and the scores."""
     from faithscope.cli.console import say, show_explained, show_scores, show_story
@@ -226,7 +229,7 @@ def _tell(
             {"method": method, "value": row["saco"], **row} for method, row in scores.items()
         )
     more = "" if is_story else " --story shows what random maps reach here."
-    say(ONE_SAMPLE + more, "dim")
+    say(ONE_SAMPLE.format(groups=note) + more, "dim")
 
 
 def _read_image(given: Sequence[str], model: Model) -> Tensor:
