@@ -79,23 +79,26 @@ def stop(*_: object) -> None:
     raise Late
 
 
-def run(seconds: int, script: str, arguments: list[str]) -> None:
-    """Run one benchmark as if it were typed, and say how long it took."""
+def run(seconds: int, script: str, arguments: list[str]) -> bool:
+    """Run one benchmark as if it were typed, say how long it took, give whether it ended well."""
     sys.argv = [script, "--device", "cuda", *arguments]
     print(f"\n$ python benchmarks/{' '.join(sys.argv)}", flush=True)
-    began = time.perf_counter()
+    began, is_done = time.perf_counter(), True
     signal.alarm(seconds)
     try:
         runpy.run_path(str(HERE / script), run_name="__main__")
     except Late:
+        is_done = False
         print(f"stopped after {seconds} s")
     except (Exception, SystemExit):
+        is_done = False
         traceback.print_exc(file=sys.stdout)
     finally:
         signal.alarm(0)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     print(f"({time.perf_counter() - began:.0f} s)", flush=True)
+    return is_done
 
 
 def main() -> None:
@@ -108,9 +111,11 @@ def main() -> None:
     sys.path.insert(0, str(HERE))  # drop.py shares what overhead.py times
     if torch.cuda.is_available():
         print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
+    is_whole = True
     for line in PARTS[given.part].replace("DATA", given.data).strip().splitlines():
         seconds, script, *arguments = line.split()
-        run(int(seconds), script, arguments)
+        is_whole &= run(int(seconds), script, arguments)
+    sys.exit(0 if is_whole else 1)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ COMMANDS = (
 def main() -> None:
     """Print a line for every command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.machine()}")
     for words in COMMANDS:

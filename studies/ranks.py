@@ -10,8 +10,9 @@ python studies/ranks.py summarise runs/ranks_cifar10        # studies/results/ra
 `perturb` writes a run for every seed and fill into RUN_perturbed and resumes where it was stopped.
 `summarise` correlates, seed by seed, the ranking of methods by RACU (random attribution, whose RACU
 is 0, among them) with their ranking by every metric and fill: Kendall's tau-b and Spearman's rho,
-means over seeds with Student's interval. For comparison it gives how far two seeds of one probe
-agree: two probes cannot agree more than that. `page` writes a page and a figure of summaries:
+means over seeds with Student's interval. Seeds whose RACU has its sign turned, or is undefined, are
+left out. For comparison it gives how far the rankings of two seeds by one probe agree. `page`
+writes a page and a figure of summaries:
 
 python studies/ranks.py page studies/results/ranks_*.json --out docs/ranks.md
 """
@@ -126,10 +127,12 @@ def summarise(run: Path) -> Row:
     by_name = {name: perturbation_scores(result, methods) for name, result in runs.items()}
     fills = list(dict.fromkeys(name.partition("-")[2] for name in runs))
     first = next(iter(runs.values()))
+    is_better_higher = {k: first.manifest.metrics[k].higher_is_better for k in METRICS}
     rows, judged = [], []
     for fill, metric in product(fills, METRICS):
         scores = np.array([by_name[f"seed{seed}-{fill}"][metric] for seed in seeds])
-        rows.append({"fill": fill, "metric": metric, **agreement(scores, racu), **within(scores)})
+        better = scores if is_better_higher[metric] else -scores
+        rows.append({"fill": fill, "metric": metric, **agreement(better, racu), **within(better)})
         judged += [
             {"fill": fill, "metric": metric, "seed": seed, **named(methods, own)}
             for seed, own in zip(seeds, scores, strict=True)
@@ -153,6 +156,8 @@ def summarise(run: Path) -> Row:
             "perturb": first.manifest.machine.device,
         },
         "versions": retrained.manifest.versions,
+        "warnings": retrained.warnings(),
+        "higher_is_better": is_better_higher,
         "racu": table([{"seed": s, **named(methods, v)} for s, v in zip(seeds, racu, strict=True)]),
         "racu_within": within(racu),
         "scores": scores_of_models(retrained),
@@ -208,9 +213,12 @@ def named(methods: Sequence[str], values: Array) -> Row:
 
 
 def racu_by_seed(result: fs.Result, methods: Sequence[str], seeds: Sequence[int]) -> Array:
-    """RACU [seeds, methods + 1]; random attribution is last, with 0 by definition."""
+    """RACU [seeds, methods + 1]; random attribution is last, with 0 by definition.
+
+    NaN for seeds whose sign is turned: random attribution ends above where it began.
+    """
     found = {
-        (row["training"], row["method"]): row["value"]
+        (row["training"], row["method"]): np.nan if "sign_turned" in row["flag"] else row["value"]
         for row in result.scores.to_pylist()
         if row["metric"] == "racu" and row["procedure"] == "roar"
     }
@@ -218,15 +226,17 @@ def racu_by_seed(result: fs.Result, methods: Sequence[str], seeds: Sequence[int]
 
 
 def perturbation_scores(result: fs.Result, methods: Sequence[str]) -> dict[str, Array]:
-    """Means by metric, more is better [methods + 1]; random attribution is the matched one."""
+    """Means by metric [methods + 1]; random attribution is the matched one."""
     cards = result.manifest.methods
-    ways = {k: 1 if about.higher_is_better else -1 for k, about in result.manifest.metrics.items()}
     means = {(r["method"], r["metric"]): r["mean"] for r in result.summary().to_pylist()}
-    random = next(m for name in methods if (m := cards[name].matched_random) is not None)
-    return {
-        metric: np.array([ways[metric] * means[name, metric] for name in (*methods, random)])
-        for metric in METRICS
-    }
+    random = {cards[name].matched_random for name in methods}
+    if len(random) != 1:
+        raise FaithscopeError(
+            f"The methods match several random attributions ({', '.join(map(str, random))}), and "
+            "ROAR has one: judge by units that all of them rank, as patches."
+        )
+    names = (*methods, *random)
+    return {metric: np.array([means[name, metric] for name in names]) for metric in METRICS}
 
 
 def agreement(scores: Array, racu: Array) -> Row:
@@ -237,16 +247,24 @@ def agreement(scores: Array, racu: Array) -> Row:
         known = [value for value in values if np.isfinite(value)]
         interval = student_interval(known) if known else (float("nan"),) * 3
         mean, low, high = np.clip(interval, -1.0, 1.0).tolist()
+        if known and np.ptp(known) == 0:  # no spread says nothing of the next seed
+            low = high = float("nan")
         found |= {name: mean, f"{name}_low": low, f"{name}_high": high}
-        found[f"{name}_of_means"] = correlation(name, scores.mean(0), racu.mean(0))
+        usable = np.isfinite(racu).all(1)
+        found[f"{name}_of_means"] = (
+            correlation(name, scores[usable].mean(0), racu[usable].mean(0))
+            if usable.any()
+            else float("nan")
+        )
     return {**found, "n": len(known)}
 
 
 def within(scores: Array) -> Row:
     """How far any two seeds of one probe agree, on average: [seeds, methods]."""
+    pairs = list(combinations(scores[np.isfinite(scores).all(1)], 2))
     return {
-        f"{name}_within": float(np.mean([correlation(name, *pair) for pair in pairs]))
-        if (pairs := list(combinations(scores, 2)))
+        f"{name}_within": float(np.nanmean([correlation(name, *pair) for pair in pairs]))
+        if pairs
         else float("nan")
         for name in CORRELATIONS
     }
@@ -289,24 +307,28 @@ def ranked(study: Row) -> list[str]:
 
 
 def mean_racu(study: Row) -> Array:
-    """The mean over seeds, of every name; NaN where it is undefined for a seed."""
-    rows = rows_of(study["racu"])
-    return np.array([[row[name] for name in ranked(study)] for row in rows], float).mean(0)
+    """The mean of every name over the seeds of which it is known."""
+    rows, names = rows_of(study["racu"]), ranked(study)
+    values = np.array([[row[name] for name in names] for row in rows], float)
+    known = values[np.isfinite(values).all(1)]
+    return known.mean(0) if len(known) else np.full(len(names), np.nan)
 
 
 def section(study: Row, file: Path, figure: str) -> str:
     """One task."""
     names = ranked(study)
     head = "| | " + " | ".join(names) + " |\n|---|" + "---|" * len(names)
-    line = " | ".join(f"{100 * value:.1f}" for value in mean_racu(study))
+    line = " | ".join(f"{100 * value:.1f}".replace("nan", "—") for value in mean_racu(study))
     rows = rows_of(study["correlations"])
     lines = [
         f"| {row['fill']} | {METRICS[row['metric']]} | {_interval(row, 'kendall')} | "
-        f"{_interval(row, 'spearman')} | {_number(row['spearman_within'])} |"
+        f"{_interval(row, 'spearman')} | {row['n']} | {_number(row['spearman_within'])} |"
         for row in rows
     ]
     within, scores = study["racu_within"], study["scores"]
     device = " and ".join(dict.fromkeys(study["device"].values()))
+    warned = "".join(f"- {line}\n" for line in study["warnings"])
+    warned = f"What the run that trained warns of:\n\n{warned}\n" if warned else ""
     return f"""## {study["model"]} on {study["data"]}
 
 {verdict(study)}
@@ -318,15 +340,15 @@ Mean RACU in % over {len(study["seeds"])} seeds:
 {head}
 | RACU | {line} |
 
-Correlation of the ranking by RACU with that by each metric: mean over seeds [95 % interval]. The
-last column is how far the rankings of any two seeds by the metric agree; those by RACU agree with
-{_number(within["spearman_within"])} (Spearman).
+Correlation of the ranking by RACU with that by each metric: mean over seeds [95 % interval], and of
+how many seeds it is known. The last column is how far the rankings of any two seeds by the metric
+agree; those by RACU agree with {_number(within["spearman_within"])} (Spearman).
 
-| fill | metric | Kendall's tau | Spearman's rho | between seeds |
-|---|---|---|---|---|
+| fill | metric | Kendall's tau | Spearman's rho | seeds | between seeds |
+|---|---|---|---|---|---|
 {chr(10).join(lines)}
 
-{study["trainings"]:,} trainings (mean {scores["metric"]} of the models on the test split:
+{warned}{study["trainings"]:,} trainings (mean {scores["metric"]} of the models on the test split:
 {scores["intact"]:.3f} with intact data, {scores["masked"]:.3f} with everything masked) and
 {study["samples"]:,} test samples perturbed, of every seed and fill. Device: {device}.
 Everything is in [`studies/results/{file.name}`](../studies/results/{file.name}).
@@ -335,8 +357,9 @@ Everything is in [`studies/results/{file.name}`](../studies/results/{file.name})
 
 def verdict(study: Row) -> str:
     """What the intervals allow to say, in one paragraph."""
-    rows, seeds = rows_of(study["correlations"]), len(study["seeds"])
+    rows = rows_of(study["correlations"])
     known = [row for row in rows if row["spearman_low"] is not None]
+    seeds = max(row["n"] for row in rows)
     if not known:
         return f"{seeds} seeds are too few for intervals: nothing can be concluded."
     above = [row for row in known if row["spearman_low"] > 0]
@@ -391,15 +414,17 @@ def draw_ranks(axes: Axes, study: Row) -> None:
 
 
 def judged(study: Row) -> tuple[str, dict[str, Row]]:
-    """The default fill, and by judge the mean score of every method."""
+    """The default fill, and by judge the mean score of every method, more being better."""
     rows = rows_of(study["perturbation"])
     fills = [row["fill"] for row in rows]
     fill = next((name for name in DEFAULTS.values() if name in fills), fills[0])
     found = {"RACU": dict(zip(ranked(study), mean_racu(study), strict=True))}
     for metric in METRICS:
         own = [row for row in rows if (row["fill"], row["metric"]) == (fill, metric)]
-        means = {name: np.array([row[name] for row in own], float).mean() for name in ranked(study)}
-        found[metric] = means
+        way = 1 if study["higher_is_better"][metric] else -1
+        found[metric] = {
+            name: way * np.array([row[name] for row in own], float).mean() for name in ranked(study)
+        }
     return fill, found
 
 

@@ -109,19 +109,21 @@ def explain(
     model = with_units(model.with_output(request.output), request)
     say_what_the_cpu_does(model.device)
     chosen = made_in(request, model, resolve_methods(methods, model.modality))
+    if not chosen:
+        raise FaithscopeError("There are no methods: give a name, a list of names or 'all'.")
     held = load_data(data, model)
     if isinstance(target, str) and model.classes:
         target = class_by_name(target, model)
     goals = None if target is None else class_numbers("target", target)
     if len(held):  # of a loader nobody may know
-        _check_targets(goals, len(held))
+        _check_targets(goals, len(held), _noun(held))
     made = _Maps(model, request, chosen, goals, EXPLAIN_BATCH)
     is_long = len(held) > EXPLAIN_BATCH
     with following(f"{_noun(held)}s", progress if is_long else False) as report:
         for batch in _batches_to_explain(held):
             report(Progress("explaining", "", len(made.places), len(held)))
             made.add(batch, is_long=is_long)
-    _check_targets(goals, len(made.places))
+    _check_targets(goals, len(made.places), _noun(held))
     by_label = made.by_label()
     single = callable(methods) or not isinstance(methods, Iterable)
     if single or (isinstance(methods, str) and methods not in ("all", "registered")):
@@ -175,7 +177,7 @@ class _Maps:
         has_each = self.goals.ndim and max(own) < len(self.goals)
         goal = self.goals[own] if has_each else self.goals
         goal = goal if goal.ndim else goal.expand(len(own))
-        _check_targets(goal, len(own))
+        _check_targets(goal, len(own), self.model.modality)
         return goal.to(self.model.device)
 
     def _explained(self, batch: Batch, images: Inputs, goal: Tensor | None) -> list[Tensor]:
@@ -217,11 +219,11 @@ class _Maps:
         found: dict[str, Any] = {}
         for number, method in enumerate(self.methods):
             parts = [part[number] for part in self.parts]
-            each = [maps[0] for part in parts for maps in part]
-            is_text = self.model.modality == "text"
-            found[method.label] = (
-                [each[at] for at in np.argsort(self.places)] if is_text else torch.cat(parts)
-            )
+            if self.model.modality == "text":
+                each = [maps[0] for part in parts for maps in part]
+                found[method.label] = [each[at] for at in np.argsort(self.places)]
+            else:
+                found[method.label] = torch.cat(parts)
         return found
 
 
@@ -252,10 +254,10 @@ def _noun(data: ImageData) -> str:
     return str(getattr(data, "noun", "images")).removesuffix("s")
 
 
-def _check_targets(goals: Tensor | None, count: int) -> None:
+def _check_targets(goals: Tensor | None, count: int, noun: str) -> None:
     if goals is not None and goals.ndim and goals.shape != (count,):
         raise FaithscopeError(
-            f"target must be a class or one class for each of the {count} images, got shape "
+            f"target must be a class or one class for each of the {count} {noun}s, got shape "
             f"{list(goals.shape)}."
         )
 

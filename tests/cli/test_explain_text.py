@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,11 @@ def test_pairs_and_sides(model: tuple[str, str], tmp_path: Path) -> None:
     assert words[:8] == ["the", "film", "is", "good", "‖", "it", "was", "bad"]
     second = told(*pair, *model, *METHODS, "--side", "second")
     assert second["words"] == pair[1].split() and second["second"] is None
+    with warnings.catch_warnings(record=True) as told_of_pairs:
+        run("explain", *pair, *model, *METHODS)
+    assert not any("Read as a pair" in str(held.message) for held in told_of_pairs)
+    with pytest.warns(UserWarning, match="Read as a pair of texts, 'the film .*' and 'gradient'"):
+        run("explain", pair[0], "gradient", *model, *METHODS)
 
 
 def test_the_page_is_whole_and_inert(model: tuple[str, str], tmp_path: Path) -> None:

@@ -587,6 +587,13 @@ def test_explain_takes_every_kind_of_data(folder, model):
     }
 
 
+def test_explaining_by_nothing_is_refused():
+    images = torch.zeros(1, 3, 4, 4)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3)).eval()
+    with refused("There are no methods"):
+        fs.explain(module, images, [])
+
+
 def test_explain_goes_batch_by_batch(model, monkeypatch):
     images, target = images_of((32, 32), 5), torch.tensor([0, 1, 2, 3, 4])
     whole = fs.explain(model, images, "gradient", target=target)

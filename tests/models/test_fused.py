@@ -58,6 +58,14 @@ def test_what_was_asked_of_torch_before_holds_again():
         torch.use_deterministic_algorithms(False)
 
 
+def test_what_was_asked_of_the_compiler_holds_again(monkeypatch):
+    import torch._inductor.config as compiler
+
+    monkeypatch.setattr(compiler, "deterministic", True)
+    exact(attended(randn(2, 3, 16, 8).requires_grad_(True))).backward()
+    assert compiler.deterministic
+
+
 def test_gradients_are_the_same_numbers():
     x, y = (randn(2, 3, 16, 8).requires_grad_(True) for _ in range(2))
     attended(x).backward()

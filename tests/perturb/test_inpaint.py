@@ -27,8 +27,7 @@ def equal(got, expected):
 
 
 def grids(kind, hole):
-    inpaint._kind_of_grid = lambda _: kind
-    return _grids(hole)
+    return _grids(hole, kind)
 
 
 for size, share in (((13, 70), 0.7), ((8, 4), 0.5), ((3, 8), 0.5)):
@@ -94,6 +93,23 @@ def test_where_kernels_cannot_be_made_the_operations_of_torch_are_used():
     inpaint._kernels.cache_clear()
     with pytest.warns(UserWarning, match="filled without kernels of Triton, slower: "):
         assert inpaint._kernels(torch.device("cpu")) is inpaint.Grid  # no GPU for Triton, either
+    inpaint._kernels.cache_clear()
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not made for this platform")
+def test_kernels_are_tried_again_where_memory_was_full(monkeypatch):
+    from faithscope.perturb import inpaint
+    from faithscope.perturb.inpaint_kernel import KernelGrid
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    inpaint._kernels.cache_clear()
+    monkeypatch.setattr(inpaint, "_solved", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        inpaint._kernels(torch.device("cpu"))
+    monkeypatch.setattr(inpaint, "_solved", lambda *_: None)
+    assert inpaint._kernels(torch.device("cpu")) is KernelGrid
     inpaint._kernels.cache_clear()
 
 

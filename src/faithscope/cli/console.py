@@ -187,7 +187,7 @@ def show_sensitivity(rows: Iterable[Mapping[str, Any]], results: Mapping[str, Fi
 
 
 def show_skipped(found: Findings, *, are_warned_of: bool) -> None:
-    """Name and count the samples that were left out; one alone is named in the warnings, too."""
+    """Name the samples that were left out or failed; one left out is named in the warnings, too."""
     from faithscope.verdicts.sentences import failed_line
 
     data, word = found.manifest.data, found.replicate.word
@@ -195,7 +195,7 @@ def show_skipped(found: Findings, *, are_warned_of: bool) -> None:
     if len(data.skipped) > are_warned_of:
         count = f"{len(data.skipped)} of {total} {word}s left out:"
         _name_some(count, [f"{item.name}: {item.why}" for item in data.skipped])
-    if len(data.failed) > are_warned_of:
+    if data.failed:
         samples = len({item.sample for item in data.failed})
         count = f"{samples} of {total} {word}s failed:"
         _name_some(count, [failed_line(item) for item in data.failed])

@@ -36,8 +36,8 @@ PAGE = ".html"
 STORY_DRAWS = 10
 """Draws of random attribution in a story: one draw on one sample may be lucky."""
 ONE_SAMPLE = (
-    "SaCo lies between -1 and 1{groups}. One score of one sample proves little: random maps average "
-    "0 over many, not on each."
+    "SaCo lies between -1 and 1{groups}. One score of one sample proves little: random maps "
+    "average 0 over many, not on each."
 )
 OPTIONS = (
     *("model", "methods", "output", "k", "fill", "units", "side", "upsample"),

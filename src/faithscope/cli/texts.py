@@ -156,8 +156,11 @@ def read_text(given: Sequence[str], model: TextModel, request: Perturb) -> Shown
         )
     if len(given) == PAIR and not given[1].strip():
         raise FaithscopeError("The second text of the pair is empty: leave it out, or write it.")
-    if len(given) == PAIR and not any(" " in text for text in given):
-        warn(f"Read as a pair of texts, '{given[0]}' and '{given[1]}': quote a single text.")
+    if len(given) == PAIR and " " not in given[1].strip():  # the next word, or a method's name
+        warn(
+            f"Read as a pair of texts, '{given[0]}' and '{given[1]}': if you mean one text, put it "
+            "between quotation marks, and the names of methods behind --methods, with commas."
+        )
     shown = with_units(model, for_modality(request, model))
     assert isinstance(shown, TextModel)  # as before
     data = load_texts(given[0] if len(given) < PAIR else [tuple(given)], shown)

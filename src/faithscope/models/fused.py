@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+_COMPILER = "torch._inductor.config"
 _IN_HALF = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-_Mode = tuple[bool, bool]
+_Mode = tuple[bool, bool, bool | None]
+"""Whether orders are fixed, whether that only warns, and the same of torch.compile, if loaded."""
 
 
 @contextmanager
@@ -22,13 +25,16 @@ def repeatable(device: torch.device, *, fused: bool = False) -> Iterator[None]:
     told otherwise when they are taken. In half precision the plain formula is the slower one by
     far: it runs in float32.
     """
-    on_gpu = device.type == "cuda"
+    if device.type != "cuda":
+        yield
+        return
     before = _mode()
     try:
-        with sdpa_kernel(_IN_HALF if fused else SDPBackend.MATH) if on_gpu else nullcontext():
+        with sdpa_kernel(_IN_HALF if fused else SDPBackend.MATH):
             yield
     finally:
-        _set(before)  # where taking a gradient failed between the two hooks of `exact`
+        if _mode() != before:  # taking a gradient failed between the two hooks of `exact`
+            _set(before)
 
 
 def exact(output: Tensor) -> Tensor:
@@ -52,15 +58,18 @@ def exact(output: Tensor) -> Tensor:
 
 def _mode() -> _Mode:
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    return torch.are_deterministic_algorithms_enabled(), warns
+    compiling = getattr(sys.modules.get(_COMPILER), "deterministic", None)
+    return torch.are_deterministic_algorithms_enabled(), warns, compiling
 
 
 def _set(mode: _Mode) -> None:
     torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+    if mode[2] is not None:  # which torch has just changed, too
+        sys.modules[_COMPILER].deterministic = mode[2]  # type: ignore[attr-defined]
 
 
 def _fixed() -> _Mode:
     """Fixed orders from now on; what it was before."""
     before = _mode()
-    _set((True, False))
+    torch.use_deterministic_algorithms(True)
     return before

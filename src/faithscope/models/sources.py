@@ -637,14 +637,13 @@ def _fetch(name: str, build: Callable[[], Any]) -> Any:
     except FaithscopeError:
         raise
     except Exception as error:
-        random = ", or pretrained=False (--no-pretrained) for random weights"
-        if name.startswith("hf:"):  # whose configuration could not be fetched, either
-            random = ""
-        raise not_loaded(
-            name,
-            error,
-            "without a network give a local folder or checkpoint=FILE (--checkpoint FILE)" + random,
-        ) from None
+        advice = "without a network give a local folder"
+        if not name.startswith("hf:"):  # whose configuration could not be fetched, either
+            advice += (
+                " or checkpoint=FILE (--checkpoint FILE), or pretrained=False (--no-pretrained) "
+                "for random weights"
+            )
+        raise not_loaded(name, error, advice) from None
 
 
 def _classes_in(state: Mapping[str, Tensor]) -> dict[str, int]:

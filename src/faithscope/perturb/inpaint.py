@@ -17,6 +17,7 @@ from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
 
 from faithscope.errors import said, warn
 from faithscope.models.device import placed
+from faithscope.models.memory import is_out_of_memory
 
 CACHED = 1 << 19
 """Numbers of images for which missing pixels are solved together on a CPU: they fit its caches."""
@@ -29,21 +30,23 @@ def interpolate_missing(
 
     Conjugate gradients run per image and channel, preconditioned by one cycle over halved
     resolutions: three to eight steps, however large the holes are. One that has converged (residual
-    below `tolerance` of the right-hand side) is frozen, so results do not depend on the batch. On a
-    CPU, where images need not wait for each other, scattered pixels go without the cycle, which
-    costs more there than the steps it saves. Images are centred first, so that the tolerance is
-    relative to how they vary, not to how bright they are.
+    below `tolerance` of the right-hand side) is frozen, so results do not depend on the batch, but
+    for the last bits on a GPU without the kernels, whose sums torch adds up in an order of its own.
+    On a CPU, where images need not wait for each other, scattered pixels go without the cycle,
+    which costs more there than the steps it saves. Images are centred first, so that the tolerance
+    is relative to how they vary, not to how bright they are.
 
     Shapes: images [B, C, H, W], mask bool [B, 1, H, W] -> [B, C, H, W].
     """
     hole = mask.to(images.dtype)
     known = 1 - hole
     count = known.sum(dim=(2, 3), keepdim=True).clamp_min(1)
-    centre = _kind_of_grid(hole).total(images * known) / count
+    kind = _kind_of_grid(hole)
+    centre = kind.total(images * known) / count
     solved = (known * (images - centre)).contiguous()
     for part, is_scattered in _parts(hole, images[0].numel()):
-        found = _solved(solved[part], hole[part], is_scattered, tolerance, max_iterations)
-        solved[part] = found
+        grids = _grids(hole[part], kind)
+        solved[part] = _solved(solved[part], grids, is_scattered, tolerance, max_iterations)
     return torch.where(mask, solved + centre, images)
 
 
@@ -142,9 +145,8 @@ class Grid:
         return self.square(residual)
 
 
-def _grids(hole: Tensor) -> list[Grid]:
+def _grids(hole: Tensor, kind: type[Grid]) -> list[Grid]:
     """The image's own resolution, half of it, and so on; where anything is known, it is known."""
-    kind = _kind_of_grid(hole)
     grids = []
     while True:
         grids.append(kind(hole))
@@ -169,22 +171,30 @@ def _kernels(device: torch.device) -> type[Grid]:
     from faithscope.perturb.inpaint_kernel import KernelGrid
 
     try:
-        KernelGrid.total(torch.ones(1, 1, 2, 2, device=device))
+        hole = torch.zeros(1, 1, 16, 16, device=device)
+        hole[..., 3:9, 3:9] = 1
+        _solved(1 - hole, _grids(hole, KernelGrid), False, 1e-4, 2)
     except Exception as error:  # no compiler, or a GPU that Triton does not know
+        if is_out_of_memory(error):
+            raise
         warn(f"Missing pixels are filled without kernels of Triton, slower: {said(error)}.")
         return Grid
     return KernelGrid
 
 
 def _solved(
-    images: Tensor, hole: Tensor, is_scattered: bool, tolerance: float, max_iterations: int
+    images: Tensor,
+    grids: Sequence[Grid],
+    is_scattered: bool,
+    tolerance: float,
+    max_iterations: int,
 ) -> Tensor:
-    """Solve for the pixels where `hole` is 1; those of the images are 0 there. 0 elsewhere.
+    """Solve for the pixels that the grids miss; those of the images are 0 there. 0 elsewhere.
 
     A cycle is not quite symmetric, so directions are made conjugate by what the residual changed
     (Polak and Ribière), not by its size alone.
     """
-    grid, *below = _grids(hole)
+    grid, *below = grids
     target, solution = grid.target(images), _first_guess(images, grid, below)
     residual = grid.lack(target, solution)
     direction, applied = torch.zeros_like(images), torch.zeros_like(images)

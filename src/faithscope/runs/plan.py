@@ -147,6 +147,8 @@ def check_same(there: Plan, here: Plan, where: object) -> None:
     """Refuse a folder that holds another run, naming what differs."""
     found = list(differences(there.content(), here.content()))
     asked = [one.removeprefix("request ") for one in found if one.startswith("request ")]
+    if not any(one.startswith("data ") for one in asked):
+        asked += [one for one in found if asked and one.startswith("data fingerprint ")]
     differing = asked or found  # the rest follows from what was asked for
     if there.kind != here.kind:  # of which all else follows
         differing = list(differences(there.kind, here.kind, "kind"))

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 from faithscope.runs.cards import Doubt, Failed, Left, Stopping
@@ -199,18 +199,20 @@ def _verdict(label: str, rows: Sequence[Row], metrics: int) -> str:
 
 
 def metric_verdicts(found: Findings) -> list[str]:
-    """One sentence per metric: how many methods differ from random, and which way."""
+    """One sentence per metric (and procedure): how many methods differ from random, which way."""
     said = []
-    for metric in found.metrics:
-        rows = [row for row in found.rows if row["metric"] == metric]
+    procedures: list[str | None] = [*found.procedures] or [None]
+    for metric, procedure in product(found.metrics, procedures):
+        rows = [r for r in found.rows if (r["metric"], r["procedure"]) == (metric, procedure)]
         judged = [row for row in rows if row["verdict"]]
         if not judged:
             continue
+        where = f"{metric} in {PROCEDURES[str(procedure)]}" if len(procedures) > 1 else metric
         ways = {way: sum(row["verdict"] == way for row in judged) for way in ("better", "worse")}
-        some = ", ".join(f"{count} {way}" for way, count in ways.items() if count)
-        text = f"On {metric} {_differ(sum(ways.values()), len(judged))} significantly from random"
+        some = [f"{count} {way}" for way, count in ways.items() if count]
+        text = f"On {where} {_differ(sum(ways.values()), len(judged))} significantly from random"
         if some:
-            text += f" ({some})"
+            text += f" ({', '.join(some) if len(judged) > 1 else some[0][2:]})"
         if found.manifest.metrics[metric].name == "saco":
             text += _covers_zero(found, rows)
         said.append(f"{text}.")
@@ -218,7 +220,11 @@ def metric_verdicts(found: Findings) -> list[str]:
 
 
 def _differ(count: int, total: int) -> str:
-    """How many of so many methods differ, as the middle of a sentence."""
+    """How many of so many methods differ, as the middle of a sentence.
+
+    >>> _differ(0, 3), _differ(1, 3), _differ(2, 3)
+    ('none of 3 methods differs', '1 of 3 methods differs', '2 of 3 methods differ')
+    """
     if total == 1:
         return "the method differs" if count else "the method does not differ"
     return f"{count or 'none'} of {total} methods differ{'s' * (count <= 1)}"

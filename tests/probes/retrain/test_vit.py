@@ -183,34 +183,26 @@ class TestThePack:
         assert torch.equal(training._descend(traced, rows[0], moves[0]), plain)
         assert torch.equal(training.parameters["heavy"].grad, gradient)
 
-    def test_one_program_serves_packs_of_all_sizes_and_depends_on_nothing_before(self):
-        made: list[list[list[str]]] = []
+    def test_packs_of_every_size_have_a_program_of_their_own(self):
+        made: list[list[list[int]]] = []
 
         def backend(graph: torch.fx.GraphModule, _: object) -> object:
             nodes = [n for n in graph.graph.nodes if n.op == "placeholder"]
             seen = [n.meta["example_value"] for n in nodes]
-            made.append([[*map(str, v.shape)] for v in seen if isinstance(v, torch.Tensor)])
+            made.append([[*map(int, v.shape)] for v in seen if isinstance(v, torch.Tensor)])
             return graph.forward
 
-        def train_packs(count: int, *models: int) -> None:
-            own = learner()
-            data = own.encode(load_labelled(corner_images(count)))
-            for number in models:
-                training = own.begin([data] * number, list(range(number)))
-                rows, moves = training.draws(0)
-                training._descend(loss, rows[0], moves[0])
-
-        loss = vit._compiled(backend)
-        train_packs(48, 4, 3, 2)
-        assert len(made) == 1
-        train_packs(64, 4, 3)
-        assert len(made) == 2
-        torch._dynamo.reset()
-        vit._compiled.cache_clear()
-        loss = vit._compiled(backend)
-        train_packs(64, 4)
-        fixed = [[side for side in shape if side.isdigit()] for shape in made[1]]
-        assert fixed == [[side for side in shape if side.isdigit()] for shape in made[2]]
+        own, loss = learner(), vit._compiled(backend)
+        data = data_of(own)
+        sizes = [*range(1, 12), 3]  # more than torch compiles of one function by itself
+        for number in sizes:
+            training = own.begin([data] * number, list(range(number)))
+            rows, moves = training.draws(0)
+            plain = training._descend(vit.pack_loss, rows[0], moves[0])
+            assert torch.equal(training._descend(loss, rows[0], moves[0]), plain)
+        assert len(made) == len({*sizes})
+        for number, shapes in zip(sizes, made, strict=False):
+            assert any(shape[0] == number for shape in shapes)
 
 
 @pytest.mark.parametrize(("gibibytes", "models"), [(139, 24), (24, 11), (8, 3), (1, 1)])

@@ -37,7 +37,7 @@ from faithscope.runs.run import check_defined
 from faithscope.runs.tables import table_of_rows
 from faithscope.runs.task import Context, Loaded, Tables, Task
 
-PACKAGES = ("torch", "torchvision", "timm", "transformers", "captum", "numpy", "scipy")
+PACKAGES = ("torch", "torchvision", "timm", "transformers", "captum", "numpy", "scipy", "triton")
 """What the numbers may depend on."""
 
 

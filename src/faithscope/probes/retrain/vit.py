@@ -46,6 +46,8 @@ IMAGES_PER_PASS = {"cpu": 256, "cuda": 1 << 15}
 """Images (of all models) that are tested in one pass."""
 ONE_BLOCK = 128
 """Tokens that a kernel of fused attention takes at once."""
+MOST_PROGRAMS = 256
+"""Compiled in one process, one for packs of each size and shape of images."""
 EXPLAINED_TOGETHER = {"cpu": 64, "cuda": 1024}
 """Images that are explained in one pass."""
 
@@ -464,21 +466,18 @@ def pack_loss(
 
 @cache
 def _compiled(backend: Any = "inductor") -> Loss:
-    """The loss compiled, once for packs of more than one model; one alone has its own program.
+    """The loss compiled: a program for packs of each size, which depends on none before it.
 
-    All sizes but that of the pack are fixed, so that no program depends on what came before it.
+    A program for all sizes would add up in an order that the first size decides, and a resumed run
+    may begin with another one.
     """
     made: Loss = torch.compile(pack_loss, dynamic=False, backend=backend)
 
-    def of_any_size(
-        flat: Flat, images: Tensor, targets: Tensor, rows: Tensor, moves: Tensor | None, *rest: Any
-    ) -> Tensor:
-        for part in (*flat, images, rows, moves):
-            if part is not None:
-                torch._dynamo.maybe_mark_dynamic(part, 0)
-        return made(flat, images, targets, rows, moves, *rest)
+    def call(*given: Any) -> Tensor:
+        with torch._dynamo.config.patch(cache_size_limit=MOST_PROGRAMS):
+            return made(*given)
 
-    return of_any_size
+    return call
 
 
 def _moved(images: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
