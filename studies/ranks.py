@@ -38,6 +38,7 @@ import faithscope as fs
 from faithscope.errors import FaithscopeError
 from faithscope.perturb import DEFAULTS, FILLS
 from faithscope.report.style import BETTER, INK, LINE, MUTED, SERIES, Drawing, house_style
+from faithscope.verdicts.sentences import in_words
 from faithscope.verdicts.statistics import student_interval
 
 Array = NDArray[np.float64]
@@ -46,8 +47,16 @@ Row = dict[str, Any]
 METRICS = {"saco": "SaCo", "aopc": "AOPC", "log_odds": "LOdds", "comprehensiveness": "Comp."}
 """And how papers write them."""
 IMAGES = 1000
+FEWEST = 4
+"""Methods of which ranks are correlated at least, when some are left out."""
 BUNDLED = Path(fs.__file__).parent / "bundled" / "sst_text"
 CORRELATIONS = {"kendall": kendalltau, "spearman": spearmanr}
+TITLES = {
+    "ranks_bert": "A BERT of two blocks on SST",
+    "ranks_cifar10": "A ViT of six blocks on CIFAR-10",
+    "ranks_fashion": "A ViT of two blocks on Fashion-MNIST",
+    "ranks_sst": "MiniLM-L6 on SST",
+}
 
 
 # A model to begin with
@@ -127,6 +136,7 @@ def summarise(run: Path) -> Row:
     by_name = {name: perturbation_scores(result, methods) for name, result in runs.items()}
     fills = list(dict.fromkeys(name.partition("-")[2] for name in runs))
     first = next(iter(runs.values()))
+    doubts = retrained.manifest.doubts
     is_better_higher = {k: first.manifest.metrics[k].higher_is_better for k in METRICS}
     rows, judged = [], []
     for fill, metric in product(fills, METRICS):
@@ -157,6 +167,7 @@ def summarise(run: Path) -> Row:
         },
         "versions": retrained.manifest.versions,
         "warnings": retrained.warnings(),
+        "rising": sorted({doubt.method for doubt in doubts if doubt.kind == "rising"}),
         "higher_is_better": is_better_higher,
         "racu": table([{"seed": s, **named(methods, v)} for s, v in zip(seeds, racu, strict=True)]),
         "racu_within": within(racu),
@@ -285,14 +296,21 @@ def page(summaries: Sequence[Path], out: Path) -> None:
     parts = [
         "# Do perturbation and retraining rank methods alike?\n",
         "Written by `python studies/ranks.py page` from the summaries it names. The model of every "
-        "seed that ROAR trained on intact data is judged by perturbation, with the same methods "
-        "for the same labels; random attribution is ranked among them.\n",
+        "seed that ROAR trained on intact data is judged by perturbation, too, with the same "
+        "methods for the same labels; random attribution is ranked among them. More RACU, SaCo, "
+        "AOPC and so on is better; LOdds is turned round.\n",
+        "Read RACU with care: ROAR masks all splits by maps for the true class, as the papers do. "
+        "A map that points to a class can leave the class in its masks; models then learn it from "
+        "what is missing, and RACU falls below random attribution's although the map is not worse. "
+        "The run warns where a curve rises again, and `studies/roar_leakage.py` tests it by "
+        "training models that see nothing but masks.\n",
     ]
     for file in summaries:
         study = json.loads(file.read_text())
-        figure = out.with_name(f"{out.stem}_{study['name']}.svg")
+        figure = out.parent / "images" / f"{study['name']}.svg"
+        figure.parent.mkdir(parents=True, exist_ok=True)
         draw(study, figure)
-        parts.append(section(study, file, figure.name))
+        parts.append(section(study, file, f"images/{figure.name}"))
     out.write_text("\n".join(parts), encoding="utf-8")
 
 
@@ -327,13 +345,17 @@ def section(study: Row, file: Path, figure: str) -> str:
     ]
     within, scores = study["racu_within"], study["scores"]
     device = " and ".join(dict.fromkeys(study["device"].values()))
+    picture = (
+        "![Ranks of the methods by every judge, and the correlation of each metric with RACU]"
+        f"({figure})"
+    )
     warned = "".join(f"- {line}\n" for line in study["warnings"])
     warned = f"What the run that trained warns of:\n\n{warned}\n" if warned else ""
-    return f"""## {study["model"]} on {study["data"]}
+    return f"""## {TITLES.get(study["name"], f"{study['model']} on {study['data']}")}
 
 {verdict(study)}
 
-![Ranks of the methods by every judge, and the correlation of each metric with RACU]({figure})
+{without_rising(study)}{of_masks(file)}{picture}
 
 Mean RACU in % over {len(study["seeds"])} seeds:
 
@@ -375,6 +397,48 @@ def verdict(study: Row) -> str:
         f"({best['metric']}, {best['fill']}), the lowest {worst['spearman']:.2f} "
         f"({worst['metric']}, {worst['fill']}). Seeds are the replicates: the intervals hold for "
         "this model, data set and choice of methods, and say nothing of others."
+    )
+
+
+def without_rising(study: Row) -> str:
+    """The same without methods whose masks may give the class away; looked at after the fact."""
+    left = study["rising"]
+    names = [name for name in ranked(study) if name not in left]
+    if not left or len(names) < FEWEST:
+        return ""
+    racu = np.array([[row[name] for name in names] for row in rows_of(study["racu"])], float)
+    found = []
+    for row in rows_of(study["correlations"]):
+        own = [r for r in rows_of(study["perturbation"]) if same_place(r, row)]
+        way = 1 if study["higher_is_better"][row["metric"]] else -1
+        scores = way * np.array([[r[name] for name in names] for r in own], float)
+        found.append(agreement(scores, racu)["spearman"])
+    low, high = np.nanmin(found), np.nanmax(found)
+    return (
+        f"Masks of {in_words(left)} may give the class away: with more masked, models get better "
+        f"again (the warnings below). Without {'it' if len(left) == 1 else 'them'}, the mean "
+        f"correlations of the other {len(names)} ({in_words(names)}) are {low:.2f} to {high:.2f} "
+        "(Spearman). This was looked at after the fact, and of so few it proves nothing.\n\n"
+    )
+
+
+def same_place(row: Row, other: Row) -> bool:
+    """Whether two rows are of one fill and metric."""
+    return (row["fill"], row["metric"]) == (other["fill"], other["metric"])
+
+
+def of_masks(file: Path) -> str:
+    """What models score that see nothing but masks, if that was tried (roar_leakage.py)."""
+    tried = file.with_name(f"leakage_{file.name}")
+    if not tried.exists():
+        return ""
+    found = json.loads(tried.read_text())
+    means = [f"{np.mean(own):.3f} ({name})" for name, own in found["scores"].items()]
+    return (
+        f"Models that see only which units {found['level']} % masking removes, and nothing of the "
+        f"others, score {in_words(means)} on the test split ({found['metric']}, mean over "
+        f"{len(found['seeds'])} seeds; guessing the most frequent class scores "
+        f"{found['guess']:.3f}; [`{tried.name}`](../studies/results/{tried.name})).\n\n"
     )
 
 

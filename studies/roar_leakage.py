@@ -60,7 +60,7 @@ def masks_of(folder: Path, run: fs.Result, measure: str, procedure: str, level: 
 def main(arguments: Iterable[str] | None = None) -> None:
     """Train on the masks of every measure; write the file after each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("run", type=Path, help="a finished run of the BiLSTM, with its masks")
+    parser.add_argument("run", type=Path, help="a finished run on texts, with its masks")
     parser.add_argument("data", help="its data set")
     parser.add_argument("--measures", nargs="+", help="by default all of the run's")
     parser.add_argument("--level", type=int, default=90)
@@ -76,15 +76,16 @@ def main(arguments: Iterable[str] | None = None) -> None:
         texts = load_text(options.data, limit=options.limit)
     except FaithscopeError as error:
         parser.error(str(error))
-    if run.manifest.kind != "retrain" or run.manifest.model.name != "bilstm":
-        parser.error(f"'{options.run}' is not a ROAR run of the BiLSTM")
+    if run.manifest.kind != "retrain" or run.manifest.data.texts is None:
+        parser.error(f"'{options.run}' is not a ROAR run on texts")
     if not options.out.absolute().parent.is_dir():
         parser.error(f"there is no folder '{options.out.parent}' to write to")
     recipe = {key: getattr(run.manifest.plan.recipe, key) for key in RECIPE}
     if options.epochs is not None:
         recipe["epochs"] = options.epochs
     try:
-        learner: Any = load_learner("bilstm", texts, device=options.device, **recipe)
+        name = run.manifest.model.name
+        learner: Any = load_learner(name, texts, device=options.device, **recipe)
     except FaithscopeError as error:
         parser.error(str(error))
     data = learner.encode(texts)
@@ -109,10 +110,15 @@ def main(arguments: Iterable[str] | None = None) -> None:
         except (OSError, ValueError, KeyError):
             parser.error(f"'{options.run}' keeps no masks of {measure} at {options.level} %")
     start = time.perf_counter()
+    encoder = getattr(learner, "checkpoint", None)
+    unknown = UNK if encoder is None else encoder.tokenizer.unk_token_id
     for measure, own in masks.items():
-        parts = [only_masks(data, one) for one in own]
+        parts = [only_masks(data, one, unknown) for one in own]
         print(f"{measure}, one of {len(masks)}:", flush=True)
-        done = trained(learner, parts, run.replicates)
+        done, size = [], learner.pack_size
+        for first in range(0, len(parts), size):
+            some = slice(first, first + size)
+            done += trained(learner, parts[some], run.replicates[some])
         found["scores"][measure] = [model.scores[data.metric] for model in done]
         on_gpu = learner.device.startswith("cuda")
         found["machine"] = torch.cuda.get_device_name() if on_gpu else "CPU"

@@ -20,7 +20,7 @@ import torch
 from faithscope.data.text import TokenData
 from faithscope.data.text_sources import load_text
 from faithscope.probes.retrain.bilstm import BiLSTMLearner
-from faithscope.probes.retrain.learner import Trained
+from faithscope.probes.retrain.learner import Learner, Trained
 
 
 def all_masked(data: TokenData) -> TokenData:
@@ -37,19 +37,18 @@ def ends(learner: BiLSTMLearner, data: TokenData, seeds: int) -> tuple[list[floa
     return [t.scores["accuracy"] for t in done], [max(t.validation) for t in done]
 
 
-def trained(
-    learner: BiLSTMLearner, data: Sequence[TokenData], seeds: Sequence[int]
-) -> list[Trained]:
+def trained(learner: Learner, data: Sequence[TokenData], seeds: Sequence[int]) -> list[Trained]:
     """Train a model for each data set and seed as one pack, and print the progress."""
     training = learner.begin(data, seeds)
     start, epochs = time.perf_counter(), learner.recipe.epochs
     while not training.is_done:
         training.run_epoch()
         if training.epoch % 10 == 0 or training.epoch == 1:
-            mean = sum(training.validation[-1]) / len(seeds)
             left = (time.perf_counter() - start) * (epochs / training.epoch - 1)
             where = f"epoch {training.epoch} of {epochs}, {left:.0f} s left"
-            print(f"  {where}: mean validation {mean:.3f}", flush=True)
+            known = getattr(training, "validation", [])  # of models that are trained as one
+            mean = f": mean validation {sum(known[-1]) / len(seeds):.3f}" if known else ""
+            print(f"  {where}{mean}", flush=True)
     return training.finish()
 
 

@@ -74,7 +74,7 @@ def command(folder: Path, results: Sequence[fs.Result]) -> list[str]:
     manifests = [result.manifest for result in results]
     about = [
         ("model", [m.model.name for m in manifests]),
-        ("data", [f"{m.data.name} ({m.data.samples} images)" for m in manifests]),
+        ("data", [f"{m.data.name} ({m.data.samples} {m.sample}s)" for m in manifests]),
         ("metrics", [metric for m in manifests for metric in m.metrics]),
         ("methods", [method for m in manifests for method in m.methods]),
         *(

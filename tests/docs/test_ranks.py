@@ -84,7 +84,13 @@ def test_a_summary_and_its_page(run, tmp_path):
     ranks.main(["page", str(tmp_path / "ranks.json"), "--out", str(tmp_path / "page.md")])
     text = (tmp_path / "page.md").read_text()
     assert "seeds are too few for intervals: nothing can be concluded." in text
-    assert "page_ranks.svg" in text and (tmp_path / "page_ranks.svg").stat().st_size > 1000
+    assert "images/ranks.svg" in text and (tmp_path / "images/ranks.svg").stat().st_size > 1000
+
+
+def test_the_page_says_what_the_summaries_say(tmp_path):
+    files = sorted((ROOT / "studies" / "results").glob("ranks_*.json"))
+    ranks.main(["page", *map(str, files), "--out", str(tmp_path / "ranks.md")])
+    assert (tmp_path / "ranks.md").read_text() == (ROOT / "docs" / "ranks.md").read_text()
 
 
 def test_other_data_is_refused(run, tmp_path):
@@ -156,6 +162,30 @@ def test_a_verdict_counts_intervals():
     assert "Of 3 combinations" in said and "1 rank the methods significantly like RACU" in said
     assert "highest mean correlation is 0.90 (saco, mean)" in said
     assert "lowest -0.60 (aopc, mean)" in said
+
+
+def test_methods_whose_masks_may_give_the_class_away_are_left_out_afterwards(tmp_path):
+    names = ["a", "b", "c", "leaks", "random"]
+    racu = {"columns": ["seed", *names], "rows": [[s, 0.3, 0.2, 0.1, -0.9, 0.0] for s in (0, 1)]}
+    scores = [["mean", "log_odds", s, -4.0, -3.0, -2.0, -9.0, -1.0] for s in (0, 1)]
+    study = {
+        "methods": names[:-1],
+        "rising": ["leaks"],
+        "racu": racu,
+        "perturbation": {"columns": ["fill", "metric", "seed", *names], "rows": scores},
+        "correlations": {"columns": ["fill", "metric"], "rows": [["mean", "log_odds"]]},
+        "higher_is_better": {"log_odds": False},
+    }
+    said = ranks.without_rising(study)
+    assert said.startswith("Masks of leaks may give the class away") and "1.00 to 1.00" in said
+    assert "the other 4 (a, b, c and random)" in said
+    assert ranks.without_rising({**study, "rising": []}) == ""
+    assert ranks.without_rising({**study, "rising": names[:2]}) == ""
+    assert ranks.of_masks(tmp_path / "mine.json") == ""
+    tried = {"level": 70, "metric": "accuracy", "seeds": [0, 1], "guess": 0.5}
+    tried["scores"] = {"random": [0.5, 0.52], "leaks": [0.9, 0.92]}
+    (tmp_path / "leakage_mine.json").write_text(json.dumps(tried))
+    assert "score 0.510 (random) and 0.910 (leaks) on the" in ranks.of_masks(tmp_path / "mine.json")
 
 
 def test_the_studies_are_what_the_script_expects():
