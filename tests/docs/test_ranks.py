@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -91,6 +92,33 @@ def test_the_page_says_what_the_summaries_say(tmp_path):
     files = sorted((ROOT / "studies" / "results").glob("ranks_*.json"))
     ranks.main(["page", *map(str, files), "--out", str(tmp_path / "ranks.md")])
     assert (tmp_path / "ranks.md").read_text() == (ROOT / "docs" / "ranks.md").read_text()
+
+
+def test_the_readme_says_what_the_page_says():
+    readme, page = ((ROOT / name).read_text() for name in ("README.md", "docs/ranks.md"))
+    (found,) = re.findall(r"give the class away with a macro F1 of (0\.\d+)", readme)
+    assert f"{found} (integrated_gradients(steps=20))" in page
+    named = {"attcat", "integrated_gradients(steps=20)"}
+    sst, fashion = (
+        json.loads((ROOT / "studies" / "results" / f"ranks_{name}.json").read_text())
+        for name in ("bert", "fashion")
+    )
+    worst = np.argsort(ranks.mean_racu(sst))[:2]
+    assert {ranks.ranked(sst)[place] for place in worst} == named and {*best(sst)} == named
+    assert ranks.ranked(fashion)[ranks.mean_racu(fashion).argmin()] in named
+    count = best(fashion).count("integrated_gradients(steps=20)")
+    told = (ROOT / "docs" / "roar_images.md").read_text()
+    assert f"{count} of {len(best(fashion))} combinations of metric and fill put them first" in told
+
+
+def best(study):
+    """The best method by every metric under every fill, over all seeds."""
+    rows, found = ranks.rows_of(study["perturbation"]), []
+    for fill, metric in {(row["fill"], row["metric"]) for row in rows}:
+        own = [row for row in rows if (row["fill"], row["metric"]) == (fill, metric)]
+        way = 1 if study["higher_is_better"][metric] else -1
+        found.append(max(ranks.ranked(study), key=lambda m, o=own, w=way: w * sum(r[m] for r in o)))
+    return found
 
 
 def test_other_data_is_refused(run, tmp_path):
