@@ -389,13 +389,13 @@ def verdict(study: Row) -> str:
     best = max(known, key=lambda row: row["spearman"])
     worst = min(known, key=lambda row: row["spearman"])
     return (
-        f"Of {len(known)} combinations of metric and fill, {len(above)} rank the methods "
-        f"significantly like RACU, {len(below)} significantly the other way round, and of "
-        f"{len(known) - len(above) - len(below)} the interval includes 0 (Spearman over "
-        f"{len(study['methods']) + 1} methods with random, {seeds} seeds, not corrected for the "
-        f"number of combinations). The highest mean correlation is {best['spearman']:.2f} "
-        f"({best['metric']}, {best['fill']}), the lowest {worst['spearman']:.2f} "
-        f"({worst['metric']}, {worst['fill']}). Seeds are the replicates: the intervals hold for "
+        f"The ranking is significantly like RACU's in {len(above)} of {len(known)} combinations of "
+        f"metric and fill, significantly the other way round in {len(below)}, and neither in "
+        f"{len(known) - len(above) - len(below)} (Spearman over {len(study['methods']) + 1} "
+        f"methods with random, {seeds} seeds, not corrected for the number of combinations). The "
+        f"highest mean correlation is {best['spearman']:.2f} ({METRICS[best['metric']]}, "
+        f"{best['fill']}), the lowest {worst['spearman']:.2f} ({METRICS[worst['metric']]}, "
+        f"{worst['fill']}). Seeds are the replicates: the intervals hold for "
         "this model, data set and choice of methods, and say nothing of others."
     )
 

@@ -187,9 +187,10 @@ def test_a_verdict_counts_intervals():
     study = {"seeds": [0] * 5, "methods": ["a"] * 6}
     study["correlations"] = {"columns": list(rows[0]), "rows": [[*row.values()] for row in rows]}
     said = ranks.verdict(study)
-    assert "Of 3 combinations" in said and "1 rank the methods significantly like RACU" in said
-    assert "highest mean correlation is 0.90 (saco, mean)" in said
-    assert "lowest -0.60 (aopc, mean)" in said
+    assert "significantly like RACU's in 1 of 3 combinations of metric and fill" in said
+    assert "the other way round in 1, and neither in 1 (Spearman" in said
+    assert "highest mean correlation is 0.90 (SaCo, mean)" in said
+    assert "lowest -0.60 (AOPC, mean)" in said
 
 
 def test_methods_whose_masks_may_give_the_class_away_are_left_out_afterwards(tmp_path):
