@@ -198,7 +198,12 @@ def test_strict_refuses_an_image_that_cannot_be_read(tmp_path: Path):
     (tmp_path / "c.png").write_bytes(b"no image")
     command = ["evaluate", "--model", "bundled:cifar10_vit", "--data", tmp_path]
     options = ["--methods", "gradient", "--metrics", "saco", "--random-draws", 1]
-    assert "1 of 3 images left out" in run(*command, *options).stderr
+    told = run(*command, *options)
+    assert "1 of 3 images is left out; the first, 'c.png': " in told.stdout
+    assert "c.png" not in told.stderr
+    (tmp_path / "d.png").write_bytes(b"no image, either")
+    told = run(*command, *options)
+    assert "2 of 4 images left out:\n  c.png: " in told.stderr and "\n  d.png: " in told.stderr
     assert "c.png" in run(*command, *options, "--strict", code=2).stderr
 
 
