@@ -37,7 +37,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 import faithscope as fs
 from faithscope.errors import FaithscopeError
 from faithscope.perturb import DEFAULTS, FILLS
-from faithscope.report.style import BETTER, INK, LINE, MUTED, SERIES, Drawing, house_style
+from faithscope.report.style import INK, LINE, MUTED, SERIES, Drawing, house_style
 from faithscope.verdicts.sentences import in_words
 from faithscope.verdicts.statistics import student_interval
 
@@ -56,6 +56,13 @@ TITLES = {
     "ranks_cifar10": "A ViT of six blocks on CIFAR-10",
     "ranks_fashion": "A ViT of two blocks on Fashion-MNIST",
     "ranks_sst": "MiniLM-L6 on SST",
+}
+ABOUT = {
+    "ranks_bert": "A small BERT from random weights, with the words of the bundled classifier, "
+    "trained for two epochs each time.",
+    "ranks_fashion": "A small ViT from random weights, trained for six epochs on 6,000 images each "
+    "time (so it is far from the best there is), judged by patches. ROAR fills with the mean "
+    "colour of an image, which tells something of the class where all is masked.",
 }
 
 
@@ -293,20 +300,21 @@ def correlation(name: str, first: Array, second: Array) -> float:
 
 def page(summaries: Sequence[Path], out: Path) -> None:
     """A page in Markdown, with a figure for every summary."""
+    studies = [(json.loads(file.read_text()), file) for file in summaries]
     parts = [
         "# Do perturbation and retraining rank methods alike?\n",
+        "\n".join(in_short(*study) for study in studies) + "\n",
         "Written by `python studies/ranks.py page` from the summaries it names. The model of every "
         "seed that ROAR trained on intact data is judged by perturbation, too, with the same "
-        "methods for the same labels; random attribution is ranked among them. More RACU, SaCo, "
-        "AOPC and so on is better; LOdds is turned round.\n",
+        "methods for the same labels; random attribution is ranked among them. Correlations are "
+        "of ranks from the best to the worst, whichever way a metric points.\n",
         "Read RACU with care: ROAR masks all splits by maps for the true class, as the papers do. "
         "A map that points to a class can leave the class in its masks; models then learn it from "
         "what is missing, and RACU falls below random attribution's although the map is not worse. "
         "The run warns where a curve rises again, and `studies/roar_leakage.py` tests it by "
         "training models that see nothing but masks.\n",
     ]
-    for file in summaries:
-        study = json.loads(file.read_text())
+    for study, file in studies:
         figure = out.parent / "images" / f"{study['name']}.svg"
         figure.parent.mkdir(parents=True, exist_ok=True)
         draw(study, figure)
@@ -351,11 +359,12 @@ def section(study: Row, file: Path, figure: str) -> str:
     )
     warned = "".join(f"- {line}\n" for line in study["warnings"])
     warned = f"What the run that trained warns of:\n\n{warned}\n" if warned else ""
-    return f"""## {TITLES.get(study["name"], f"{study['model']} on {study['data']}")}
+    about = f"{ABOUT[study['name']]}\n\n" if study["name"] in ABOUT else ""
+    return f"""## {title(study)}
 
-{verdict(study)}
+{about}{verdict(study)}
 
-{without_rising(study)}{of_masks(file)}{picture}
+{without_rising(study)}{of_masks(study, file)}{picture}
 
 Mean RACU in % over {len(study["seeds"])} seeds:
 
@@ -377,6 +386,13 @@ Everything is in [`studies/results/{file.name}`](../studies/results/{file.name})
 """
 
 
+def counts(study: Row, name: str) -> tuple[int, int, int]:
+    """Combinations of metric and fill whose interval is above 0, below 0, and all with one."""
+    rows = [row for row in rows_of(study["correlations"]) if row[f"{name}_low"] is not None]
+    above = sum(row[f"{name}_low"] > 0 for row in rows)
+    return above, sum(row[f"{name}_high"] < 0 for row in rows), len(rows)
+
+
 def verdict(study: Row) -> str:
     """What the intervals allow to say, in one paragraph."""
     rows = rows_of(study["correlations"])
@@ -384,28 +400,66 @@ def verdict(study: Row) -> str:
     seeds = max(row["n"] for row in rows)
     if not known:
         return f"{seeds} seeds are too few for intervals: nothing can be concluded."
-    above = [row for row in known if row["spearman_low"] > 0]
-    below = [row for row in known if row["spearman_high"] < 0]
+    above, below, count = counts(study, "spearman")
+    tau = counts(study, "kendall")
     best = max(known, key=lambda row: row["spearman"])
     worst = min(known, key=lambda row: row["spearman"])
     return (
-        f"The ranking is significantly like RACU's in {len(above)} of {len(known)} combinations of "
-        f"metric and fill, significantly the other way round in {len(below)}, and neither in "
-        f"{len(known) - len(above) - len(below)} (Spearman over {len(study['methods']) + 1} "
-        f"methods with random, {seeds} seeds, not corrected for the number of combinations). The "
-        f"highest mean correlation is {best['spearman']:.2f} ({METRICS[best['metric']]}, "
-        f"{best['fill']}), the lowest {worst['spearman']:.2f} ({METRICS[worst['metric']]}, "
-        f"{worst['fill']}). Seeds are the replicates: the intervals hold for "
-        "this model, data set and choice of methods, and say nothing of others."
+        f"The ranking by perturbation is significantly like RACU's in {above} of {count} "
+        f"combinations of metric and fill, significantly the other way round in {below}, and "
+        f"neither in {count - above - below} (Spearman over {len(study['methods']) + 1} methods "
+        f"with random, {seeds} seeds, not corrected for the number of combinations; by Kendall's "
+        f"tau {tau[0]}, {tau[1]} and {tau[2] - tau[0] - tau[1]}). The highest mean correlation is "
+        f"{best['spearman']:.2f} ({METRICS[best['metric']]}, {best['fill']}), the lowest "
+        f"{worst['spearman']:.2f} ({METRICS[worst['metric']]}, {worst['fill']}). Seeds are the "
+        "replicates: the intervals hold for this model, data set and choice of methods, and say "
+        "nothing of others."
     )
+
+
+def in_short(study: Row, file: Path) -> str:
+    """The answer for one task, in a line."""
+    above, below, count = counts(study, "spearman")
+    answer = "no" if not above else "yes" if above == count else "in part"
+    said = (
+        f"- {title(study)}: {answer}, alike in {above} of {count} combinations of metric and fill, "
+        f"the other way round in {below}."
+    )
+    if study["rising"]:
+        said += f" ROAR warns that masks of {in_words(study['rising'])} may give the class away"
+        said += "." if leakage(file) else "; that was not tested."
+    if found := leakage(file):
+        name, best = max(found["scores"].items(), key=lambda held: np.mean(held[1]))
+        said += (
+            f" They can: models that see nothing but the masks of {name} reach a {found['metric']} "
+            f"of {np.mean(best):.3f}, where guessing scores {found['guess']:.3f}."
+        )
+    return said
+
+
+def title(study: Row) -> str:
+    """A task by its name."""
+    return TITLES.get(study["name"], f"{study['model']} on {study['data']}")
+
+
+def leakage(file: Path) -> Row | None:
+    """What models score that see nothing but masks, if that was tried (roar_leakage.py)."""
+    tried = file.with_name(f"leakage_{file.name}")
+    return json.loads(tried.read_text()) if tried.exists() else None
 
 
 def without_rising(study: Row) -> str:
     """The same without methods whose masks may give the class away; looked at after the fact."""
     left = study["rising"]
     names = [name for name in ranked(study) if name not in left]
-    if not left or len(names) < FEWEST:
+    if not left:
         return ""
+    warned = (
+        f"Masks of {in_words(left)} may give the class away: with more masked, models get better "
+        "again (the warnings below). "
+    )
+    if len(names) < FEWEST:
+        return f"{warned}Without them {len(names)} are left, too few to rank.\n\n"
     racu = np.array([[row[name] for name in names] for row in rows_of(study["racu"])], float)
     found = []
     for row in rows_of(study["correlations"]):
@@ -415,9 +469,8 @@ def without_rising(study: Row) -> str:
         found.append(agreement(scores, racu)["spearman"])
     low, high = np.nanmin(found), np.nanmax(found)
     return (
-        f"Masks of {in_words(left)} may give the class away: with more masked, models get better "
-        f"again (the warnings below). Without {'it' if len(left) == 1 else 'them'}, the mean "
-        f"correlations of the other {len(names)} ({in_words(names)}) are {low:.2f} to {high:.2f} "
+        f"{warned}Without {'it' if len(left) == 1 else 'them'}, the mean correlations of the "
+        f"other {len(names)} ({in_words(names)}) are {low:.2f} to {high:.2f} "
         "(Spearman). This was looked at after the fact, and of so few it proves nothing.\n\n"
     )
 
@@ -427,18 +480,20 @@ def same_place(row: Row, other: Row) -> bool:
     return (row["fill"], row["metric"]) == (other["fill"], other["metric"])
 
 
-def of_masks(file: Path) -> str:
-    """What models score that see nothing but masks, if that was tried (roar_leakage.py)."""
-    tried = file.with_name(f"leakage_{file.name}")
-    if not tried.exists():
+def of_masks(study: Row, file: Path) -> str:
+    """What models score that see nothing but masks, if that was tried."""
+    found = leakage(file)
+    if found is None:
         return ""
-    found = json.loads(tried.read_text())
     means = [f"{np.mean(own):.3f} ({name})" for name, own in found["scores"].items()]
+    untried = [name for name in study["rising"] if name not in found["scores"]]
+    also = f"; {in_words(untried)} was not tried" if untried else ""
+    link = f"[`leakage_{file.name}`](../studies/results/leakage_{file.name})"
     return (
         f"Models that see only which units {found['level']} % masking removes, and nothing of the "
         f"others, score {in_words(means)} on the test split ({found['metric']}, mean over "
         f"{len(found['seeds'])} seeds; guessing the most frequent class scores "
-        f"{found['guess']:.3f}; [`{tried.name}`](../studies/results/{tried.name})).\n\n"
+        f"{found['guess']:.3f}{also}; {link}).\n\n"
     )
 
 
@@ -494,18 +549,15 @@ def judged(study: Row) -> tuple[str, dict[str, Row]]:
 
 def draw_correlations(axes: Axes, study: Row, rows: Sequence[Row]) -> None:
     """Spearman's correlation with RACU by metric and fill, with its interval over seeds."""
-    fills = list(dict.fromkeys(row["fill"] for row in rows))
-    colours = dict(zip(fills, (BETTER, *SERIES[1:]), strict=False))
     y, ticks = 0.0, []
     for metric in METRICS:
         start = y
         for row in (row for row in rows if row["metric"] == metric):
-            colour = colours.get(row["fill"], INK)
             if row["spearman_low"] is not None:
-                axes.plot([row["spearman_low"], row["spearman_high"]], [y, y], color=colour)
+                axes.plot([row["spearman_low"], row["spearman_high"]], [y, y], color=INK)
             if row["spearman"] is not None:
-                axes.plot(row["spearman"], y, "o", color=colour, markersize=4)
-            axes.text(1.08, y, row["fill"], color=colour, va="center", size=7)
+                axes.plot(row["spearman"], y, "o", color=INK, markersize=4)
+            axes.text(1.08, y, row["fill"], color=MUTED, va="center", size=7)
             y -= 1
         ticks.append(((start + y + 1) / 2, METRICS[metric]))
         y -= 1

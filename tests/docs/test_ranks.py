@@ -184,10 +184,14 @@ def test_a_verdict_counts_intervals():
     for row in rows:
         row["spearman_low"], row["spearman_high"] = row.pop("ends")
         row["n"] = 5
+        row |= {f"kendall_{end}": row[f"spearman_{end}"] for end in ("low", "high")}
     study = {"seeds": [0] * 5, "methods": ["a"] * 6}
     study["correlations"] = {"columns": list(rows[0]), "rows": [[*row.values()] for row in rows]}
     said = ranks.verdict(study)
-    assert "significantly like RACU's in 1 of 3 combinations of metric and fill" in said
+    assert (
+        "by perturbation is significantly like RACU's in 1 of 3 combinations of metric and fill"
+        in said
+    )
     assert "the other way round in 1, and neither in 1 (Spearman" in said
     assert "highest mean correlation is 0.90 (SaCo, mean)" in said
     assert "lowest -0.60 (AOPC, mean)" in said
@@ -209,12 +213,16 @@ def test_methods_whose_masks_may_give_the_class_away_are_left_out_afterwards(tmp
     assert said.startswith("Masks of leaks may give the class away") and "1.00 to 1.00" in said
     assert "the other 4 (a, b, c and random)" in said
     assert ranks.without_rising({**study, "rising": []}) == ""
-    assert ranks.without_rising({**study, "rising": names[:2]}) == ""
-    assert ranks.of_masks(tmp_path / "mine.json") == ""
+    assert "Without them 3 are left, too few to" in ranks.without_rising(
+        {**study, "rising": names[:2]}
+    )
+    assert ranks.of_masks(study, tmp_path / "mine.json") == ""
     tried = {"level": 70, "metric": "accuracy", "seeds": [0, 1], "guess": 0.5}
     tried["scores"] = {"random": [0.5, 0.52], "leaks": [0.9, 0.92]}
     (tmp_path / "leakage_mine.json").write_text(json.dumps(tried))
-    assert "score 0.510 (random) and 0.910 (leaks) on the" in ranks.of_masks(tmp_path / "mine.json")
+    assert "score 0.510 (random) and 0.910 (leaks) on the" in ranks.of_masks(
+        {**study, "rising": ["leaks", "b"]}, tmp_path / "mine.json"
+    )
 
 
 def test_the_studies_are_what_the_script_expects():
