@@ -1,6 +1,6 @@
 """What does a fill cost an image, and how exact is `inpaint`?
 
-CPU time of one random image of 224×224, the least of three runs: what a fill makes once an image
+CPU time of one random image of 224×224, the least of some runs: what a fill makes once an image
 (the field of `noise` and `blur`), and what `inpaint` solves for every hole. Its error is the
 largest of a pixel against a residual of 1e-12 in float64; the spread of the image is 1.
 
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
+from overhead import seconds
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -60,12 +61,7 @@ def holes(size: int, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]
 
 def least(call: Callable[[], object], rounds: int) -> float:
     """CPU seconds of the fastest of some calls."""
-    found = []
-    for _ in range(rounds):
-        began = time.process_time()
-        call()
-        found.append(time.process_time() - began)
-    return min(found)
+    return min(seconds(call, time.process_time) for _ in range(rounds))
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ def show_skipped(found: Findings, *, are_warned_of: bool) -> None:
 
     data, word = found.manifest.data, found.replicate.word
     total = data.samples + len(data.skipped)
-    if len(data.skipped) > are_warned_of:
+    if data.skipped and not (are_warned_of and len(data.skipped) == 1):
         count = f"{len(data.skipped)} of {total} {word}s left out:"
         _name_some(count, [f"{item.name}: {item.why}" for item in data.skipped])
     if data.failed:

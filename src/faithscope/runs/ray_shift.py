@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import RayError
@@ -20,9 +20,6 @@ from faithscope.errors import FaithscopeError, shortened
 from faithscope.runs.ray_worker import Errand, Failure, Job, News
 from faithscope.runs.scheduler import Scheduler
 from faithscope.runs.task import Task
-
-if TYPE_CHECKING:
-    from faithscope.runs.ray import Crew, Need
 
 TRIES = 3
 """How often a task may fail, or its worker die, before it is given up."""
@@ -42,6 +39,34 @@ SILENCE = 300.0
 """Seconds after which a worker that answers nothing is taken for dead."""
 LONELY = 600.0
 """Seconds without a worker after which the run is ended."""
+
+
+class Workers(Protocol):
+    """What a run needs of those who hire its workers (`ray.Crew`)."""
+
+    need: Any
+    """What each of them holds, in words."""
+    actors: list[Any]
+
+    @property
+    def workers(self) -> int:
+        """How many there should be now."""
+
+    @property
+    def planner(self) -> Any:
+        """The one that made the plan, and needs nothing sent."""
+
+    def start_actor(self) -> Any:
+        """One more."""
+
+    def forget(self, actor: Any) -> None:
+        """One less."""
+
+    def value(self, reply: Any) -> Any:
+        """What a worker answered, or its error."""
+
+    def warn(self, texts: Sequence[str]) -> None:
+        """Pass on what workers warned of."""
 
 
 @dataclass(eq=False)
@@ -72,7 +97,7 @@ class Seat:
 class Shift:
     """A run in progress: who does what, and what comes of it."""
 
-    def __init__(self, crew: Crew, scheduler: Scheduler, job: Job, kit: Any) -> None:
+    def __init__(self, crew: Workers, scheduler: Scheduler, job: Job, kit: Any) -> None:
         self.crew, self.scheduler, self.job, self.kit = crew, scheduler, job, kit
         self.seats: list[Seat] = []
         self.tries: Counter[tuple[str, int]] = Counter()
@@ -328,7 +353,7 @@ def died(error: Exception) -> FaithscopeError:
     )
 
 
-def no_worker(need: Need) -> FaithscopeError:
+def no_worker(need: object) -> FaithscopeError:
     """The sentence for a cluster that is full, or gone."""
     return FaithscopeError(
         f"Ray has started no worker with {need} for {LONELY / 60:.0f} minutes: see `ray status`; "

@@ -209,10 +209,11 @@ def metric_verdicts(found: Findings) -> list[str]:
             continue
         where = f"{metric} in {PROCEDURES[str(procedure)]}" if len(procedures) > 1 else metric
         ways = {way: sum(row["verdict"] == way for row in judged) for way in ("better", "worse")}
-        some = [f"{count} {way}" for way, count in ways.items() if count]
+        alone = len(judged) == 1
+        some = [way if alone else f"{count} {way}" for way, count in ways.items() if count]
         text = f"On {where} {_differ(sum(ways.values()), len(judged))} significantly from random"
         if some:
-            text += f" ({', '.join(some) if len(judged) > 1 else some[0][2:]})"
+            text += f" ({', '.join(some)})"
         if found.manifest.metrics[metric].name == "saco":
             text += _covers_zero(found, rows)
         said.append(f"{text}.")
